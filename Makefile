@@ -1,0 +1,43 @@
+# `make demo` and `make test` need Python 3.11 or newer and git; the rest they install into .venv.
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+WORKERS ?= 2
+KILLS ?= 200
+SEED ?= 1
+
+.PHONY: demo test lint check unit crash bench clean
+
+demo: .venv/base
+	$(BIN)/thalia demo
+
+test: lint unit
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+unit: .venv/dev
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests
+
+# All crash points and KILLS random kills; `make test` runs a seeded part.
+crash: .venv/dev
+	THALIA_TEST_KILLS=$(KILLS) THALIA_TEST_SEED=$(SEED) $(BIN)/python -m pytest -n $(WORKERS) tests/chaos
+
+# Not under load: each benchmark runs its peer or floor in the same run and prints ratios.
+bench: .venv/dev
+	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache
+
+.venv/base: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; install it, or set PYTHON=/path/to/python3.11."; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/dev: .venv/base pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@

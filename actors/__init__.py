@@ -1,0 +1,1 @@
+"""Ray skins around plain classes. Nothing here yet: a session runs in one process."""

@@ -1,0 +1,209 @@
+"""Put a session together: settings, repository, log, model, rules, world. The one place that knows all rooms."""
+
+import asyncio
+import os
+import platform
+import socket
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import orjson
+from pydantic import SecretStr
+
+from actors.commands import CommandRoom, Commands
+from actors.coordinator import Coordinator, Identity
+from actors.files import SessionFiles, open_files
+from actors.world import LocalWorld
+from agent.models.chat import Timeouts
+from agent.models.client import Delta, ModelClient, ModelError
+from agent.models.discovery import find_servers
+from agent.models.requests import RequestCache
+from agent.models.resolve import NoModel, Target, choose, open_client
+from agent.permissions.rules import RuleError, Rules, parse_rules
+from agent.planning import Surroundings, ToolPlanner
+from agent.prompt import build_system
+from agent.tools.instructions import collect, reader
+from agent.tools.schemas import TOOLS, tools_json
+from configs.settings import Environment, Settings
+from configs.version import VERSION
+from eventlog.events import ContextSet, ModeChosen
+from eventlog.ids import MAIN, SessionId
+from eventlog.opening import Opened
+from eventlog.redact import Redactor
+from eventlog.seams import Clock
+from processes.commands import Limits
+from processes.runner import Runner
+from processes.self_test import SandboxReport, self_test
+
+BUILDER = "chat/1"
+
+
+class CannotStart(Exception):
+    """One sentence; nothing was started."""
+
+
+class NoModelChosen(CannotStart):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is the same for a new and a resumed session."""
+
+    environment: Environment
+    settings: Settings
+    clock: Clock
+    on_delta: Callable[[Delta], None]
+
+    @property
+    def redactor(self) -> Redactor:
+        return Redactor(self.environment.secrets)
+
+
+def find_files(parts: Parts, session: SessionId, folder: Path) -> SessionFiles:
+    """Raises GitError. Opens no log, makes no folder but the session's scratch when something needs it."""
+    environment = parts.environment
+    scratch = environment.sessions / session
+    return open_files(session, folder, environment.state_folder, scratch, environment.variables)
+
+
+def pick_model(parts: Parts, name: str | None) -> Target:
+    """What was named, else a server on the usual local ports. Raises NoModelChosen: one sentence, how to choose one."""
+    wanted = name or parts.settings.model
+    found = () if wanted else asyncio.run(find_servers())
+    target = choose(wanted, parts.environment.variables, found)
+    if isinstance(target, NoModel):
+        raise NoModelChosen(target.sentence)
+    return target
+
+
+def try_sandbox(mode: ModeChosen) -> SandboxReport:
+    """Whether commands can be confined here, and if not, why. Raises CannotStart where the mode needs it."""
+    if mode.sandbox == "off":
+        return SandboxReport(False, ("the sandbox is off",), None)
+    with tempfile.TemporaryDirectory(prefix="thalia-sandbox-") as folder:
+        report = self_test(Path(folder))
+    if not report.ok and mode.mode == "auto":
+        raise CannotStart(
+            f"Commands cannot be confined here ({'; '.join(report.failures)}), so mode auto does not start; install "
+            "bubblewrap, or use --permission-mode ask, or --dangerously-bypass-approvals-and-sandbox if you trust "
+            "what will run."
+        )
+    return report
+
+
+def make_rules(settings: Settings, allowed: tuple[str, ...] = (), denied: tuple[str, ...] = ()) -> Rules:
+    """Raises CannotStart with the rule that cannot be read."""
+    written = settings.permissions
+    try:
+        return parse_rules(
+            {"allow": [*written.allow, *allowed], "ask": list(written.ask), "deny": [*written.deny, *denied]}
+        )
+    except RuleError as error:
+        raise CannotStart(f"A permission rule cannot be used: {error}") from error
+
+
+def make_context(
+    parts: Parts,
+    target: Target,
+    files: SessionFiles,
+    mode: ModeChosen,
+    *,
+    snapshots: bool,
+    bound: int | None,
+    schema: str | None = None,
+) -> ContextSet:
+    """All that requests are made of besides the conversation; from here on only the log is asked."""
+    root = files.repository.root
+    own = parts.environment.config_file.parent / "AGENTS.md"
+    user = (str(own), own.read_bytes()) if own.is_file() else None
+    date = _date(parts.clock.now_us())
+    profile, price = target.profile, parts.settings.prices.get(target.model)
+    extra = parts.settings.instructions
+    parameters = target.parameters({})
+    if schema is not None:
+        extra += f"\nYour final reply must be one JSON value and nothing else, valid for this schema:\n{schema}"
+    system = build_system(
+        platform=platform.system(),
+        date=date,
+        mode=mode.mode,
+        sandbox=mode.sandbox,
+        instructions=collect(root, root, reader(root), user),
+        extra=extra,
+    )
+    return ContextSet(
+        builder=BUILDER,
+        model=target.model,
+        wire_model=target.wire_model,
+        system=system,
+        tools=tools_json(tuple(tool.name for tool in TOOLS)),
+        parameters=orjson.dumps(parameters).decode(),
+        window=price.window if price and price.window else profile.window,
+        input_usd=price.input if price else profile.input_usd,
+        cached_usd=(price.cached if price.cached is not None else price.input) if price else profile.cached_usd,
+        output_usd=price.output if price else profile.output_usd,
+        token_bound=bound,
+        snapshots=snapshots,
+    )
+
+
+def build(
+    parts: Parts,
+    opened: Opened,
+    files: SessionFiles,
+    rules: Rules,
+    model: ModelClient,
+    *,
+    sandbox: SandboxReport,
+    own: bool,
+    readable: tuple[Path, ...] = (),
+) -> Coordinator:
+    requests = RequestCache()
+    settings, environment = parts.settings, parts.environment
+    runner = Runner(sandbox.bwrap)
+    room = CommandRoom(
+        calls=opened.log.folder / "calls",
+        variables=environment.variables,
+        limits=Limits(timeout_s=settings.command_timeout_s, output_bytes=settings.command_output_mib << 20),
+        run_mark=opened.log.session,
+    )
+    around = Surroundings(
+        checkout=files.repository.root,
+        home=_home(environment.variables),
+        agent=MAIN,
+        sandbox_works=sandbox.ok,
+        own_worktree=own,
+    )
+    commands = Commands(runner, room, parts.redactor)
+    planner = ToolPlanner(rules, around, requests, parts.clock)
+    return Coordinator(
+        opened=opened,
+        files=files,
+        runner=runner,
+        world=LocalWorld(files, commands, model, requests, planner.may_read, parts.on_delta, readable),
+        planner=planner,
+        identity=Identity(VERSION, os.getpid(), socket.gethostname()),
+    )
+
+
+def connect(parts: Parts, target: Target) -> ModelClient:
+    """The client for a model. Raises CannotStart."""
+    key = parts.environment.variables.get(target.key_name) if target.key_name else None
+    timeouts = Timeouts(silence_s=parts.settings.silence_s)
+    try:
+        return open_client(target, SecretStr(key) if key else None, Random(), timeouts)
+    except ModelError as error:
+        raise CannotStart(str(error)) from error
+
+
+def _home(variables: Mapping[str, str]) -> Path:
+    return Path(variables.get("HOME", "/nonexistent"))
+
+
+def _date(now_us: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(now_us / 1e6, UTC).strftime("%Y-%m-%d")

@@ -1,0 +1,128 @@
+"""The coordinator of one session: owns its log, its inbox and the main agent's loop. A plain class in one process.
+
+It takes commands and publishes events; it knows no terminal and no Ray."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from actors.files import SessionFiles
+from actors.world import LocalWorld
+from agent.decide import Planner
+from agent.loop import Loop
+from agent.state import State, fold_events
+from eventlog.effects import MakeWorktree, MergeWork
+from eventlog.events import (
+    Body,
+    Command,
+    ContextSet,
+    DamageAccepted,
+    EffectStarted,
+    Event,
+    Interrupted,
+    ModeChosen,
+    SessionOpened,
+    UserSaid,
+)
+from eventlog.ids import CallId, CommandId, Commit
+from eventlog.opening import Opened
+from eventlog.outcomes import Merged, Refused
+from processes.runner import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who opens the log: goes into its first event of this epoch."""
+
+    version: str
+    pid: int
+    host: str
+
+
+@dataclass(slots=True)
+class Coordinator:
+    opened: Opened
+    files: SessionFiles
+    runner: Runner
+    world: LocalWorld
+    planner: Planner
+    identity: Identity
+    listeners: list[Callable[[Event], None]] = field(default_factory=list)
+    loop: Loop = field(init=False)
+
+    def __post_init__(self) -> None:
+        state = fold_events(self.opened.events)
+        self.loop = Loop(self.opened.log, self.planner, self.world, state, self._publish)
+
+    @property
+    def state(self) -> State:
+        return self.loop.state
+
+    async def begin(self, bodies: Sequence[Body], worktree: MakeWorktree, prompt: UserSaid) -> State:
+        """A new session: one transaction holds its first events and the intents that follow from them."""
+        intent = EffectStarted(call_id=CallId("w1"), attempt=1, effect=worktree)
+        await self.loop.record(self._opening(), *bodies, intent, prompt)
+        return await self.loop.wait()
+
+    async def reopen(self, bodies: Sequence[Body]) -> State:
+        """Take over the log that an earlier process left, settle what it left open, and go on."""
+        lost = self.opened.lost
+        damage = [DamageAccepted(first_lost=lost.first, last_lost=lost.last, kept_at=lost.kept_at)] if lost else []
+        return await self.loop.run(*damage, self._opening(), *bodies)
+
+    async def say(self, *commands: Command) -> State:
+        """Go on until nothing moves without a person."""
+        for command in commands:
+            self.send(command)
+        return await self.loop.wait()
+
+    def send(self, command: Command) -> None:
+        """From any frontend, at any time; a repeated id does nothing."""
+        self.loop.inbox.put_nowait(command)
+
+    def interrupt(self, command_id: CommandId) -> None:
+        self.send(Interrupted(id=command_id))
+
+    async def merge(self, at_s: int, number: int) -> Merged | Refused:
+        """Bring the result to the user's checkout. Killed half-way, the next opening of the session finishes it."""
+        state = self.state
+        if state.worktree is None or state.snapshot is None:
+            return Refused(text="This session has no worktree of its own; there is nothing to merge.")
+        effect = MergeWork(
+            checkout=str(self.files.repository.root),
+            base=state.worktree.base,
+            result=state.snapshot,
+            head=Commit(self.files.repository.head),
+            at_s=at_s,
+        )
+        await self.loop.record(EffectStarted(call_id=CallId(f"m{number}"), attempt=1, effect=effect))
+        state = await self.loop.wait()
+        return state.refused or state.merged or Refused(text="The merge left no outcome.")
+
+    async def close(self) -> None:
+        await self.world.close()
+        await self.runner.close()
+        await asyncio.to_thread(self.opened.close)
+
+    def _opening(self) -> SessionOpened:
+        who, head = self.identity, self.opened.log.head.seq
+        return SessionOpened(
+            epoch=self.opened.log.epoch,
+            version=who.version,
+            pid=who.pid,
+            host=who.host,
+            recovered_from=head or None,
+        )
+
+    def _publish(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
+
+
+def changes_context(state: State, context: ContextSet) -> bool:
+    """Whether a new ContextSet is worth an event: requests are byte-stable as long as it is not."""
+    return state.context != context
+
+
+def changes_mode(state: State, mode: ModeChosen) -> bool:
+    return state.mode.model_copy(update={"id": mode.id}) != mode

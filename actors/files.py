@@ -1,0 +1,191 @@
+"""A session's git side: its worktree, its snapshots, its commits. Blocking; called from a thread."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.crash import reached
+from eventlog.effects import MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
+from eventlog.ids import CallId, Commit, SessionId
+from eventlog.outcomes import Merged, Refused, SnapshotTaken, ToolFailed, ToolSucceeded, WorktreeReady
+from worktrees.carry import carry_dirty
+from worktrees.checkout import MergeOverlap, apply_merge, plan_merge
+from worktrees.checkout import Refused as MergeRefused
+from worktrees.git import GitError
+from worktrees.merge import changed_files, commit_work
+from worktrees.objects import Identity, move_ref, read_ref
+from worktrees.pool import Pool
+from worktrees.project import ProjectEnvironment, project_environment
+from worktrees.repository import Repository, Worktree, open_repository
+from worktrees.restore import changed_ignored, restore
+from worktrees.snapshot import Snapshot, snapshot, tree_of
+
+AGENT = Identity("Thalia", "thalia@localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the agent works. `worktree` is None with --in-place: nothing there is ever restored."""
+
+    path: Path
+    worktree: Worktree | None
+
+
+class SessionFiles:
+    """All git of one session. Raises GitError where it cannot even look; what an effect meets is its outcome."""
+
+    def __init__(
+        self,
+        session: SessionId,
+        repository: Repository,
+        state_folder: Path,
+        scratch: Path,
+        variables: Mapping[str, str],
+    ) -> None:
+        self.repository = repository
+        self.pool = Pool(state_folder, repository)
+        self._session, self._scratch, self._variables = session, scratch, variables
+        self._project: ProjectEnvironment | None = None
+
+    def ref(self, name: str) -> str:
+        return f"refs/thalia/{self._session}/{name}"
+
+    def place(self, ready: WorktreeReady) -> Place:
+        """Raises GitError where the worktree is gone."""
+        if Path(ready.path) == self.repository.root:
+            return Place(self.repository.root, None)
+        worktree = self.pool.adopt(self._session)
+        if worktree is None or str(worktree.path) != ready.path:
+            raise GitError(f"The session's worktree {ready.path} is gone; `thalia fork` makes a new one from its log.")
+        return Place(worktree.path, worktree)
+
+    def make_worktree(self, effect: MakeWorktree) -> WorktreeReady | Refused:
+        head = Commit(effect.head)
+        branch = self.repository.branch
+        if effect.in_place:
+            return WorktreeReady(path=str(self.repository.root), base=head, branch=branch)
+        try:
+            worktree = self.pool.acquire(self._session, head, now_s=effect.at_s, reached=_at("pool"))
+            if not effect.carry_dirty:
+                return WorktreeReady(path=str(worktree.path), base=effect.base or head, start=head, branch=branch)
+            carried = carry_dirty(
+                self.repository,
+                self._session,
+                worktree,
+                self.pool.index_path(worktree),
+                now_s=effect.at_s,
+                reached=_at("carry"),
+            )
+        except (GitError, OSError) as error:
+            return Refused(text=_sentence(error, "The worktree could not be made"))
+        return WorktreeReady(path=str(worktree.path), base=Commit(carried.base), branch=branch)
+
+    def take_snapshot(self, place: Place, effect: TakeSnapshot) -> SnapshotTaken | Refused:
+        if place.worktree is None:
+            return Refused(text="Nothing is snapshotted in the checkout itself.")
+        try:
+            taken = self._snapshot(place.worktree, effect)
+        except (GitError, OSError) as error:
+            return Refused(text=_sentence(error, "The worktree could not be snapshotted"))
+        left_out = tuple(skipped.path for skipped in taken.skipped)
+        return SnapshotTaken(commit=Commit(taken.commit), changed=taken.changed, left_out=left_out)
+
+    def _snapshot(self, worktree: Worktree, effect: TakeSnapshot) -> Snapshot:
+        return snapshot(
+            self.repository,
+            worktree,
+            self.pool.index_path(worktree),
+            self.ref("main"),
+            effect.parent,
+            message=f"Snapshot {effect.reason}",
+            now_s=effect.at_s,
+            reached=_at("snapshot"),
+        )
+
+    def restore_tree(self, place: Place, effect: RestoreTree) -> SnapshotTaken | Refused:
+        """The files become those of the commit, and the session's ref points at it."""
+        git = self.repository.git
+        try:
+            self.restore(place, effect.commit)
+            move_ref(git, self.ref("main"), effect.commit, (read_ref(git, self.ref("main")),))
+        except (GitError, OSError) as error:
+            return Refused(text=_sentence(error, "The worktree could not be set back"))
+        return SnapshotTaken(commit=effect.commit, changed=True)
+
+    def restore(self, place: Place, commit: Commit) -> None:
+        """Raises GitError."""
+        assert place.worktree is not None
+        restore(self.repository, place.worktree, self.pool.index_path(place.worktree), commit, _at("restore"))
+
+    def ignored_since(self, place: Place, since_us: int) -> tuple[str, ...]:
+        """Ignored files that changed: no snapshot holds them, so a restore cannot bring them back."""
+        return changed_ignored(self.repository, place.worktree, since_us).paths if place.worktree else ()
+
+    def commit(self, call_id: CallId, effect: RunTool, message: str, parent: Commit) -> ToolSucceeded | ToolFailed:
+        """Commit the snapshot that the intent names on top of `parent`."""
+        git = self.repository.git
+        try:
+            tree = tree_of(git, effect.snapshot)
+            if tree is None or tree == tree_of(git, parent):
+                return ToolFailed(text="Nothing changed since the last commit.")
+            commit = commit_work(
+                self.repository,
+                self.ref("work"),
+                tree,
+                parent,
+                message=message,
+                author=self.repository.identity or AGENT,
+                now_s=effect.at_s,
+                call_id=call_id,
+                reached=_at("commit"),
+            )
+            files = changed_files(self.repository, parent, commit)
+        except (GitError, OSError) as error:
+            return ToolFailed(text=_sentence(error, "The commit could not be made"))
+        named = "\n".join(f"{file.status} {file.path}" for file in files)
+        return ToolSucceeded(text=f"Committed {commit[:12]}.\n{named}", commit=Commit(commit))
+
+    def merge(self, call_id: CallId, effect: MergeWork) -> Merged | Refused:
+        try:
+            plan = plan_merge(self.repository, effect.base, effect.result)
+            if isinstance(plan, MergeRefused):
+                return Refused(text=plan.reason, files=plan.files)
+            begun = read_ref(self.repository.git, self.ref(f"pre-merge/{call_id}")) is not None
+            done = apply_merge(
+                self.repository,
+                plan,
+                self._session,
+                self._scratch,
+                call_id=call_id,
+                now_s=effect.at_s,
+                reached=_at("merge"),
+            )
+        except MergeOverlap as error:
+            return Refused(text=str(error), files=error.paths)
+        except (GitError, OSError) as error:
+            return Refused(text=_sentence(error, "The merge stopped"))
+        # What a killed attempt of this very merge had written counts as merged by it.
+        files = tuple(sorted({*done.written, *done.already})) if done.written or begun else ()
+        return Merged(files=files, saved=Commit(done.saved), left_out=plan.left_out)
+
+    def project(self, place: Place) -> ProjectEnvironment:
+        if self._project is None:
+            self._project = project_environment(self.repository.root, place.path, self._variables)
+        return self._project
+
+
+def open_files(
+    session: SessionId, folder: Path, state_folder: Path, scratch: Path, variables: Mapping[str, str]
+) -> SessionFiles:
+    """Raises GitError: no repository, a bare or an empty one."""
+    return SessionFiles(session, open_repository(folder, variables), state_folder, scratch, variables)
+
+
+def _at(where: str) -> Callable[[str], None]:
+    return lambda name: reached(f"{where}_{name}")
+
+
+def _sentence(error: Exception, what: str) -> str:
+    if isinstance(error, OSError):
+        return f"{what}: {error.strerror or type(error).__name__}."
+    return f"{what}: {error}"

@@ -1,0 +1,85 @@
+"""What comes after a turn: check the reply's shape, bring the work to the checkout, name what changed."""
+
+import json
+from typing import Any
+
+from actors.coordinator import Coordinator
+from agent.state import State, ended
+from eventlog.events import UserSaid
+from eventlog.ids import CommandId
+from eventlog.outcomes import Merged, Refused
+from worktrees.git import GitError
+from worktrees.merge import changed_files
+
+SCHEMA_TRIES = 2
+
+
+class BadSchema(Exception):
+    """One sentence."""
+
+
+def read_schema(given: str, read: str | None) -> str:
+    """The schema as JSON text: `read` is the content of the file that `given` names, if it does. Raises BadSchema."""
+    import jsonschema
+    import jsonschema.validators
+
+    text = read if read is not None else given
+    try:
+        schema = json.loads(text)
+        jsonschema.validators.validator_for(schema).check_schema(schema)
+    except (ValueError, jsonschema.SchemaError) as error:
+        raise BadSchema(f"--json-schema is no JSON schema: {str(error).splitlines()[0]}") from error
+    return json.dumps(schema, ensure_ascii=False)
+
+
+def mismatch(schema: str, reply: str) -> str | None:
+    """Why a reply does not fit; None where it does."""
+    import jsonschema
+    import jsonschema.validators
+
+    try:
+        value: Any = json.loads(reply)
+        jsonschema.validate(value, json.loads(schema))
+    except ValueError:
+        return "it is not JSON"
+    except jsonschema.ValidationError as error:
+        return f"at {error.json_path}: {error.message}"
+    return None
+
+
+async def shape_reply(coordinator: Coordinator, state: State, schema: str) -> tuple[State, str | None]:
+    """Ask again, a bounded number of times, until the reply fits. Returns what is still wrong, None for nothing."""
+    for number in range(SCHEMA_TRIES):
+        wrong = mismatch(schema, state.ending.text if state.ending else "")
+        if wrong is None or ended(state) != "done":
+            return state, wrong
+        text = f"Your reply does not fit the schema: {wrong}. Reply with the JSON value alone."
+        head = coordinator.opened.log.head.seq
+        state = await coordinator.say(UserSaid(id=CommandId(f"schema-{head}-{number}"), text=text))
+    return state, mismatch(schema, state.ending.text if state.ending else "")
+
+
+async def merge_work(coordinator: Coordinator, now_s: int) -> Merged | Refused:
+    """Bring the result to the checkout; then the worktree goes back to the pool, as everything in it is kept."""
+    done = await coordinator.merge(now_s, coordinator.opened.log.head.seq + 1)
+    if isinstance(done, Merged) and coordinator.state.worktree is not None:
+        place = coordinator.files.place(coordinator.state.worktree)
+        if place.worktree is not None:
+            coordinator.files.pool.release(place.worktree, now_s=now_s)
+    return done
+
+
+def list_changes(coordinator: Coordinator) -> tuple[str, ...]:
+    """`M src/a.py +3 -1` for each file that differs from the start."""
+    state = coordinator.state
+    if state.worktree is None or state.snapshot is None or state.snapshot == state.worktree.base:
+        return ()
+    try:
+        files = changed_files(coordinator.files.repository, state.worktree.base, state.snapshot)
+    except GitError:
+        return ("The changes cannot be listed: the repository no longer has the session's commits.",)
+    return tuple(f"{file.status} {file.path}{_counts(file.added, file.deleted)}" for file in files)
+
+
+def _counts(added: int | None, deleted: int | None) -> str:
+    return "" if added is None or deleted is None else f" +{added} -{deleted}"

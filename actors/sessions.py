@@ -1,0 +1,227 @@
+"""Begin a session, or take one up again. What a frontend needs to know stands in the values here."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.building import (
+    CannotStart,
+    Parts,
+    build,
+    connect,
+    find_files,
+    make_context,
+    make_rules,
+    pick_model,
+    try_sandbox,
+)
+from actors.coordinator import Coordinator, changes_mode
+from actors.files import SessionFiles
+from agent.models.client import ModelClient
+from agent.state import State, fold_events
+from eventlog.catalogue import find_session, list_sessions
+from eventlog.effects import MakeWorktree
+from eventlog.errors import LogNotFound
+from eventlog.events import Body, Continued, Event, LimitsSet, Mode, ModeChosen, Sandbox, UserSaid
+from eventlog.events import EffectStarted as Started
+from eventlog.ids import CallId, CommandId, Commit, SessionId
+from eventlog.opening import Opened, create_log, open_log
+from worktrees.git import GitError
+
+BUDGETED_OUTPUT_TOKENS = 8192
+"""The bound that a budget puts on each reply: without one, a single call could pass it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user chose for this run; None is not chosen."""
+
+    folder: Path
+    model: str | None = None
+    mode: Mode | None = None
+    sandbox: Sandbox | None = None
+    attended: bool = False
+    max_turns: int | None = None
+    max_budget_usd: float | None = None
+    clean: bool = False
+    in_place: bool = False
+    snapshots: bool = True
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    add_dirs: tuple[Path, ...] = ()
+    """Folders outside the repository that commands may read."""
+    schema: str | None = None
+    """JSON schema of the final reply."""
+    accept_damage: bool = False
+
+
+def new_command_id() -> CommandId:
+    return CommandId(secrets.token_hex(8))
+
+
+@dataclass(slots=True)
+class Ready:
+    """A session whose first step is `go`; nothing has happened in the world yet."""
+
+    coordinator: Coordinator
+    bodies: tuple[Body, ...]
+    worktree: MakeWorktree | None
+    prompt: UserSaid | None
+
+    async def go(self) -> State:
+        if self.worktree is not None and self.prompt is not None:
+            return await self.coordinator.begin(self.bodies, self.worktree, self.prompt)
+        return await self.coordinator.reopen(self.bodies)
+
+
+def prepare_new(
+    parts: Parts, session: SessionId, options: Options, prompt: str, client: ModelClient | None = None
+) -> Ready:
+    """Raises CannotStart, GitError, LogError. The log's folder is the first thing that is made."""
+    files = _files(parts, session, options.folder)
+    target = pick_model(parts, options.model)
+    mode = _mode(parts, options)
+    sandbox = try_sandbox(mode)
+    rules = make_rules(parts.settings, allowed(options), options.denied)
+    limits = _limits(parts, options)
+    bound = BUDGETED_OUTPUT_TOKENS if limits.max_budget_usd is not None else None
+    snapshots = options.snapshots and not options.in_place
+    context = make_context(parts, target, files, mode, snapshots=snapshots, bound=bound, schema=options.schema)
+    if limits.max_budget_usd is not None and (context.input_usd is None or context.output_usd is None):
+        raise CannotStart(
+            f"No price is known for {context.model}, so a budget cannot be kept; add it under [prices] in "
+            f"{parts.environment.config_file}, or leave out --max-budget-usd."
+        )
+    model = client or connect(parts, target)
+    opened = create_log(parts.environment.sessions / session, session, parts.clock, parts.redactor)
+    coordinator = build(
+        parts,
+        opened,
+        files,
+        rules,
+        model,
+        sandbox=sandbox,
+        own=not options.in_place,
+        readable=options.add_dirs,
+    )
+    worktree = MakeWorktree(
+        repository=str(files.repository.root),
+        head=Commit(files.repository.head),
+        carry_dirty=not options.clean,
+        at_s=parts.clock.now_us() // 1_000_000,
+        in_place=options.in_place,
+    )
+    return Ready(coordinator, (context, mode, limits), worktree, UserSaid(id=new_command_id(), text=prompt))
+
+
+def prepare_resumed(
+    parts: Parts, session: SessionId, options: Options, prompt: str | None, client: ModelClient | None = None
+) -> Ready:
+    """Raises LogBusy at once where another process has it; CannotStart, GitError, LogError otherwise."""
+    opened = open_log(
+        parts.environment.sessions / session,
+        session,
+        parts.clock,
+        parts.redactor,
+        accept_damage=options.accept_damage,
+    )
+    try:
+        return _reopen(parts, opened, options, prompt, client)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _reopen(parts: Parts, opened: Opened, options: Options, prompt: str | None, client: ModelClient | None) -> Ready:
+    session = opened.log.session
+    state = fold_events(opened.events)
+    worktree = made_worktree(opened.events)
+    if state.context is None or worktree is None:
+        raise CannotStart(f"Session {session} ended before it began; start it anew with `thalia exec`.")
+    files = _files(parts, session, Path(worktree.repository))
+    mode = _resumed_mode(parts, options, state.mode)
+    sandbox = try_sandbox(mode)
+    bodies: list[Body] = []
+    if changes_mode(state, mode):
+        bodies.append(mode)
+    target = None if client is not None else pick_model(parts, options.model or state.context.model)
+    if options.model is not None and target is not None:
+        bound = state.context.token_bound
+        bodies.append(make_context(parts, target, files, mode, snapshots=state.context.snapshots, bound=bound))
+    if options.max_turns is not None or options.max_budget_usd is not None:
+        bodies.append(_limits(parts, options))
+    if prompt:
+        bodies.append(UserSaid(id=new_command_id(), text=prompt))
+    elif not state.active and state.ending is not None and state.ending.ending not in ("done", "withheld"):
+        bodies.append(Continued(id=new_command_id()))
+    if not worktree.in_place and state.worktree is not None and files.pool.adopt(session) is None:
+        # It was given back after a merge, or gc took it: the log knows what was in it.
+        again = MakeWorktree(
+            repository=worktree.repository,
+            head=state.snapshot or state.worktree.base,
+            base=state.worktree.base,
+            carry_dirty=False,
+            at_s=parts.clock.now_us() // 1_000_000,
+        )
+        bodies.insert(0, Started(call_id=CallId(f"w{opened.log.epoch}"), attempt=1, effect=again))
+    rules = make_rules(parts.settings, allowed(options), options.denied)
+    model = connect(parts, target) if target is not None else client
+    assert model is not None
+    coordinator = build(
+        parts, opened, files, rules, model, sandbox=sandbox, own=not worktree.in_place, readable=options.add_dirs
+    )
+    return Ready(coordinator, tuple(bodies), None, None)
+
+
+def allowed(options: Options) -> tuple[str, ...]:
+    return (*options.allowed, *(f"read(/{folder.absolute()}/**)" for folder in options.add_dirs))
+
+
+def made_worktree(events: Sequence[Event]) -> MakeWorktree | None:
+    """The intent that says in which repository a session works."""
+    for event in events:
+        if isinstance(event.body, Started) and isinstance(event.body.effect, MakeWorktree):
+            return event.body.effect
+    return None
+
+
+def resolve_session(parts: Parts, name: str | None, last: bool) -> SessionId:
+    """An id, a unique beginning of one, or the one that changed last. Raises LogNotFound."""
+    if name is not None and not last:
+        return SessionId(find_session(parts.environment.sessions, name).name)
+    listed = list_sessions(parts.environment.sessions)
+    if not listed:
+        raise LogNotFound("There is no session yet; `thalia exec PROMPT` begins one.")
+    return SessionId(listed[0].folder.name)
+
+
+def _files(parts: Parts, session: SessionId, folder: Path) -> SessionFiles:
+    try:
+        return find_files(parts, session, folder)
+    except GitError as error:
+        raise CannotStart(str(error)) from error
+
+
+def _mode(parts: Parts, options: Options) -> ModeChosen:
+    mode = options.mode or parts.settings.permission_mode or ("ask" if options.attended else "auto")
+    sandbox = options.sandbox or parts.settings.sandbox
+    return ModeChosen(id=new_command_id(), mode=mode, sandbox=sandbox, attended=options.attended)
+
+
+def _resumed_mode(parts: Parts, options: Options, before: ModeChosen) -> ModeChosen:
+    """As before, but bypass counts for one run: it must be typed again."""
+    mode = options.mode or (before.mode if before.mode != "bypass" else None)
+    sandbox = options.sandbox or (before.sandbox if before.mode != "bypass" else None)
+    chosen = Options(folder=options.folder, mode=mode, sandbox=sandbox, attended=options.attended)
+    return _mode(parts, chosen)
+
+
+def _limits(parts: Parts, options: Options) -> LimitsSet:
+    settings = parts.settings
+    return LimitsSet(
+        id=new_command_id(),
+        max_turns=options.max_turns or settings.max_turns,
+        max_budget_usd=options.max_budget_usd or settings.max_budget_usd,
+        max_attempts=settings.max_attempts,
+    )

@@ -1,0 +1,258 @@
+"""Where a session's effects happen in this process. Each started effect puts exactly one outcome into the inbox."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import ParamSpec, TypeVar, assert_never
+
+from actors.commands import CommandOutcome, Commands
+from actors.files import Place, SessionFiles
+from agent.models.client import ModelClient, ModelRequest, OnDelta, Prices
+from agent.models.requests import RequestCache
+from agent.recovery import (
+    CarryOn,
+    Ended,
+    Evidence,
+    FilesAfter,
+    FilesBefore,
+    FilesOther,
+    Finish,
+    LeaveOpen,
+    NeverBegan,
+    StillRuns,
+    Vanished,
+    settle,
+    vanish,
+)
+from agent.state import OpenEffect, State
+from agent.tools.edits import PlannedEdit
+from agent.tools.files import apply_edit, check_edit, plan_edit, redo
+from agent.tools.reading import run_reading
+from agent.tools.schemas import (
+    CommitArguments,
+    EditArguments,
+    Invalid,
+    PatchArguments,
+    ShellArguments,
+    WriteArguments,
+    parse_arguments,
+)
+from configs.crash import reached
+from eventlog.effects import AskUser, CallModel, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
+from eventlog.events import Body, EffectFinished, EffectStarted
+from eventlog.ids import CallId, Digest
+from eventlog.outcomes import Cancelled, Outcome, OutcomeUnknown, ToolFailed
+from processes.commands import Confinement, Done, Lost, NotStarted, Running
+from worktrees.git import GitError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LocalWorld:
+    def __init__(
+        self,
+        files: SessionFiles,
+        commands: Commands,
+        model: ModelClient,
+        requests: RequestCache,
+        may_read: Callable[[State, Path, str], bool],
+        on_delta: OnDelta,
+        readable: tuple[Path, ...] = (),
+    ) -> None:
+        self._files, self._commands, self._model, self._may_read = files, commands, model, may_read
+        self._requests, self._on_delta, self._readable = requests, on_delta, readable
+        self._tasks: dict[CallId, asyncio.Task[None]] = {}
+        self._intents: dict[CallId, EffectStarted] = {}
+        self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="effect")
+
+    def start(self, intent: EffectStarted, state: State, put: Callable[[Body], None]) -> None:
+        if isinstance(intent.effect, AskUser):
+            return
+        self._intents[intent.call_id] = intent
+        # The body is taken now: the cache moves on with the conversation.
+        effect = intent.effect
+        body = self._requests.body(effect.max_output_tokens) if isinstance(effect, CallModel) else b""
+        self._tasks[intent.call_id] = asyncio.create_task(self._carry_out(intent, state, body, put))
+
+    def interrupt(self, call_id: CallId) -> None:
+        intent = self._intents.get(call_id)
+        if intent is None:
+            return
+        match intent.effect:
+            case CallModel():
+                self._tasks[call_id].cancel()
+            case RunTool(effect_class="command"):
+                self._commands.cancel(call_id, intent.attempt)
+            case _:
+                # Short, and better whole than half.
+                pass
+
+    async def close(self) -> None:
+        """Ends our own tasks; commands that still run outlive this process and are found again."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=True)
+
+    def settle(self, state: State) -> tuple[Sequence[Body], Sequence[EffectStarted]]:
+        bodies: list[Body] = []
+        unfinished: list[EffectStarted] = []
+        for call_id, item in state.open.items():
+            match settle(item.effect, item.attempt, self._evidence(call_id, item, state)):
+                case Finish(outcome):
+                    bodies.append(EffectFinished(call_id=call_id, attempt=item.attempt, outcome=outcome))
+                case CarryOn():
+                    unfinished.append(EffectStarted(call_id=call_id, attempt=item.attempt, effect=item.effect))
+                case LeaveOpen():
+                    pass
+        return bodies, unfinished
+
+    def _evidence(self, call_id: CallId, item: OpenEffect, state: State) -> Evidence:
+        effect = item.effect
+        if not isinstance(effect, RunTool):
+            return NeverBegan()
+        if effect.effect_class == "edit" and state.worktree is not None:
+            return _look_at_files(Path(state.worktree.path), effect)
+        if effect.effect_class != "command":
+            return NeverBegan()
+        found = self._commands.inspect(call_id, item.attempt)
+        match found:
+            case NotStarted():
+                return NeverBegan()
+            case Running():
+                return StillRuns()
+            case Done(result):
+                return Ended(self._commands.outcome(call_id, item.attempt, result, recovered=True))
+            case Lost():
+                told = self._commands.outcome(call_id, item.attempt, found)
+                return Vanished(told.evidence if isinstance(told, OutcomeUnknown) else "it began and left no result")
+            case _:
+                assert_never(found)
+
+    async def _carry_out(self, intent: EffectStarted, state: State, body: bytes, put: Callable[[Body], None]) -> None:
+        reached(f"before_{intent.effect.kind}")
+        try:
+            outcome = await self._perform(intent, state, body)
+        except asyncio.CancelledError:
+            if not isinstance(intent.effect, CallModel) or intent.call_id not in self._intents:
+                raise
+            outcome = Cancelled(text="The reply was not waited for.", started=True)
+        finally:
+            self._tasks.pop(intent.call_id, None)
+            self._intents.pop(intent.call_id, None)
+        reached(f"after_{intent.effect.kind}")
+        put(EffectFinished(call_id=intent.call_id, attempt=intent.attempt, outcome=outcome))
+
+    async def _perform(self, intent: EffectStarted, state: State, body: bytes) -> Outcome:
+        effect = intent.effect
+        match effect:
+            case CallModel():
+                return await self._call_model(intent.call_id, intent.attempt, effect, state, body)
+            case RunTool():
+                return await self._run_tool(intent.call_id, intent.attempt, effect, state)
+            case MakeWorktree():
+                return await self._in_thread(self._files.make_worktree, effect)
+            case TakeSnapshot():
+                return await self._in_thread(self._files.take_snapshot, self._place(state), effect)
+            case RestoreTree():
+                return await self._in_thread(self._files.restore_tree, self._place(state), effect)
+            case MergeWork():
+                return await self._in_thread(self._files.merge, intent.call_id, effect)
+            case AskUser():
+                raise AssertionError("questions are not carried out")
+            case _:
+                assert_never(effect)
+
+    async def _call_model(self, call_id: CallId, attempt: int, effect: CallModel, state: State, body: bytes) -> Outcome:
+        if effect.delay_ms:
+            await asyncio.sleep(effect.delay_ms / 1000)
+        context = state.context
+        assert context is not None
+        prices = Prices(context.input_usd, context.cached_usd, context.output_usd)
+        request = ModelRequest(call_id, body, prices, sent_before=attempt - 1)
+        return await self._model.complete(request, self._on_delta)
+
+    async def _run_tool(self, call_id: CallId, attempt: int, effect: RunTool, state: State) -> Outcome:
+        arguments = parse_arguments(effect.tool, effect.arguments)
+        if isinstance(arguments, Invalid):
+            return ToolFailed(text=arguments.text)
+        place = self._place(state)
+        match arguments:
+            case ShellArguments():
+                return await self._run_command(call_id, attempt, effect, arguments, place)
+            case CommitArguments():
+                parent = state.work or (state.worktree.base if state.worktree else None)
+                assert parent is not None
+                return await self._in_thread(self._files.commit, call_id, effect, arguments.message, parent)
+            case WriteArguments() | EditArguments() | PatchArguments():
+                return await self._in_thread(_edit, place.path, effect, state.seen)
+            case _:
+                main = self._files.repository.root if place.worktree is not None else None
+                readable = partial(self._may_read, state, place.path)
+                return (await self._in_thread(run_reading, place.path, arguments, main, readable)).outcome
+
+    async def _run_command(
+        self, call_id: CallId, attempt: int, effect: RunTool, arguments: ShellArguments, place: Place
+    ) -> Outcome:
+        found = self._commands.inspect(call_id, attempt)
+        if isinstance(found, Running):
+            return _lost(effect, attempt, await self._commands.attach(call_id, attempt))
+        lost: tuple[str, ...] = ()
+        if effect.restore_first and effect.snapshot is not None and isinstance(found, NotStarted):
+            try:
+                await self._in_thread(self._files.restore, place, effect.snapshot)
+            except GitError as error:
+                return OutcomeUnknown(evidence=f"the worktree could not be set back: {error}")
+            lost = self._files.ignored_since(place, self._commands.began_us(call_id, attempt - 1))
+        confinement = self._confine(effect.read_only, place) if effect.confined else None
+        project = self._files.project(place)
+        outcome = await self._commands.run(call_id, attempt, effect, arguments, confinement, place.path, project)
+        if isinstance(outcome, OutcomeUnknown):
+            return _lost(effect, attempt, outcome)
+        if lost:
+            note = f"{outcome.text}\n(Ignored files that the lost run had changed were kept: {', '.join(lost)})"
+            return outcome.model_copy(update={"text": note})
+        return outcome
+
+    def _confine(self, read_only: bool, place: Place) -> Confinement:
+        repository, project = self._files.repository, self._files.project(place)
+        git_file = place.path / ".git" if place.worktree is not None else None
+        return Confinement(
+            writable=() if read_only else (place.path,),
+            readable=(*project.readable, *self._readable, *((place.path,) if read_only else ())),
+            git_dir=repository.common_dir,
+            git_file=git_file,
+            binds=tuple((bind.source, bind.target) for bind in project.binds if place.worktree is not None),
+        )
+
+    def _place(self, state: State) -> Place:
+        assert state.worktree is not None
+        return self._files.place(state.worktree)
+
+    async def _in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **kwargs))
+
+
+def _lost(effect: RunTool, attempt: int, outcome: CommandOutcome) -> Outcome:
+    """What is unknown of a confined command is no loss: it can be undone."""
+    return vanish(effect, attempt, outcome.evidence) if isinstance(outcome, OutcomeUnknown) else outcome
+
+
+def _edit(worktree: Path, effect: RunTool, seen: Mapping[str, Digest]) -> Outcome:
+    planned = plan_edit(worktree, effect.tool, effect.arguments, seen)
+    if isinstance(planned, PlannedEdit) and planned.intent == effect.changes:
+        return apply_edit(worktree, planned, reached)
+    # Half done before a crash, or changed since it was announced.
+    return redo(worktree, effect.tool, effect.arguments, effect.changes, reached)
+
+
+def _look_at_files(worktree: Path, effect: RunTool) -> Evidence:
+    files = check_edit(worktree, effect.changes)
+    for file in files:
+        if file.at == "other":
+            return FilesOther(file.path, file.found)
+    return FilesAfter() if all(file.at == "after" for file in files) else FilesBefore()

@@ -1,0 +1,173 @@
+"""What to do next, from what is known. Pure but for the planner, which looks at files before an intent is written.
+
+A new feature is a new branch here, an effect or an event; the loop does not grow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from agent.state import PendingCall, State, last_reply
+from eventlog.effects import AskUser, CallModel, RunTool, TakeSnapshot
+from eventlog.events import Body, CallRejected, EffectStarted, Ending, TurnEnded
+from eventlog.ids import CallId, ask_id, model_call_id, snapshot_id
+from eventlog.outcomes import ModelFailed
+
+LOST_ATTEMPTS_TEXT = "The model could not be reached"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    effect: RunTool
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    question: AskUser
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    rejection: CallRejected
+
+
+Plan = Start | Ask | Reject
+
+
+class Planner(Protocol):
+    """Looks, never acts: judges a call against the rules and the files as they are now."""
+
+    def plan_tool(self, state: State, call: PendingCall) -> Plan: ...
+
+    def plan_model(self, state: State, call_id: CallId) -> CallModel:
+        """The next request: its hash and what it may cost. `delay_ms` is filled in by decide."""
+        ...
+
+    def writes(self, tool: str) -> bool:
+        """Whether the tool may change the worktree; such calls run one at a time, in the order of the reply."""
+        ...
+
+    def now_s(self) -> int:
+        """Seconds since 1970, for what carries a time in its content."""
+        ...
+
+
+def decide(state: State, planner: Planner) -> Sequence[Body]:
+    """The bodies to append now. Empty: wait for an outcome or a person."""
+    if not state.active:
+        return ()
+    if state.interrupting:
+        return _decide_interrupt(state)
+    if state.refused is not None:
+        return () if state.open else (TurnEnded(ending="failed", text=state.refused.text),)
+    if state.calls:
+        return _decide_calls(state, planner)
+    if any(isinstance(item.effect, CallModel) for item in state.open.values()):
+        return _decide_snapshot(state, planner, "after the last writes")
+    return _decide_turn(state, planner)
+
+
+def _decide_interrupt(state: State) -> Sequence[Body]:
+    unstarted = [item for item in state.calls if item.status in ("waiting", "asked", "approved")]
+    if unstarted:
+        text = "Not started: the user interrupted the turn."
+        return [CallRejected(call_id=item.call.id, why="interrupted", text=text) for item in unstarted]
+    if any(not isinstance(item.effect, AskUser) for item in state.open.values()):
+        return ()
+    return (TurnEnded(ending="interrupted", text="Interrupted."),)
+
+
+def _decide_calls(state: State, planner: Planner) -> Sequence[Body]:
+    """Start what may start: calls in order, a writing one alone, reads beside each other until the first writer."""
+    if state.worktree is None:
+        return ()
+    for item in state.calls:
+        writes = planner.writes(item.call.name)
+        if item.status in ("waiting", "approved"):
+            others = any(isinstance(other.effect, RunTool) for other in state.open.values())
+            if writes and (others or _open_snapshot(state)):
+                return ()
+            return _start_call(state, planner, item)
+        if writes and item.status != "settled":
+            return ()
+    return ()
+
+
+def _start_call(state: State, planner: Planner, item: PendingCall) -> Sequence[Body]:
+    plan = planner.plan_tool(state, item)
+    match plan:
+        case Start(effect):
+            if effect.effect_class in ("command", "commit") and (
+                first := _decide_snapshot(state, planner, "before a command")
+            ):
+                return first
+            return (EffectStarted(call_id=item.call.id, attempt=item.attempts + 1, effect=effect),)
+        case Ask(question):
+            # A second question about the same call: the first was answered for files that have changed since.
+            return (EffectStarted(call_id=ask_id(item.call.id), attempt=item.asks + 1, effect=question),)
+        case Reject(rejection):
+            return (rejection,)
+        case _:
+            assert_never(plan)
+
+
+def _decide_snapshot(state: State, planner: Planner, reason: str) -> Sequence[Body]:
+    wanted = state.context is not None and state.context.snapshots and state.written and state.snapshot is not None
+    if not wanted or _open_snapshot(state) or state.snapshot is None:
+        return ()
+    effect = TakeSnapshot(parent=state.snapshot, at_s=planner.now_s(), reason=reason)
+    return (EffectStarted(call_id=snapshot_id(state.snapshots + 1), attempt=1, effect=effect),)
+
+
+def _open_snapshot(state: State) -> bool:
+    return any(isinstance(item.effect, TakeSnapshot) for item in state.open.values())
+
+
+def _decide_turn(state: State, planner: Planner) -> Sequence[Body]:
+    """No call is pending and no reply is awaited: ask the model, or end."""
+    reply = last_reply(state)
+    if reply is not None:
+        if snapshot := _decide_snapshot(state, planner, "at the end of the turn"):
+            return snapshot
+        if state.open:
+            return ()
+        ending: Ending = "withheld" if state.withheld else "done"
+        return (TurnEnded(ending=ending, text=reply.text),)
+    if state.failed is not None:
+        return _decide_retry(state, planner)
+    if state.limits.max_turns is not None and state.turn_calls >= state.limits.max_turns:
+        text = (
+            f"Stopped after {state.turn_calls} model calls, the limit of a turn; `thalia resume --max-turns N` goes on."
+        )
+        return _end_when_quiet(state, planner, TurnEnded(ending="out_of_turns", text=text))
+    return _call_model(state, planner, model_call_id(state.model_calls + 1), 1, 0)
+
+
+def _decide_retry(state: State, planner: Planner) -> Sequence[Body]:
+    assert state.failed is not None
+    call_id, attempt, outcome = state.failed.call_id, state.failed.attempt, state.failed.outcome
+    delay_ms = 0
+    if isinstance(outcome, ModelFailed):
+        if not outcome.retry:
+            return _end_when_quiet(state, planner, TurnEnded(ending="model_unavailable", text=outcome.text))
+        if attempt >= state.limits.max_attempts:
+            text = f"{LOST_ATTEMPTS_TEXT} in {attempt} attempts: {outcome.text}. `thalia resume` tries again."
+            return _end_when_quiet(state, planner, TurnEnded(ending="model_unavailable", text=text))
+        delay_ms = outcome.wait_ms
+    return _call_model(state, planner, call_id, attempt + 1, delay_ms)
+
+
+def _call_model(state: State, planner: Planner, call_id: CallId, attempt: int, delay_ms: int) -> Sequence[Body]:
+    effect = planner.plan_model(state, call_id)
+    budget = state.limits.max_budget_usd
+    if budget is not None and state.spent_usd + effect.reserved_usd > budget:
+        text = (
+            f"Stopped before a call that could pass the budget: spent ${state.spent_usd:.4f} of ${budget:.4f}, "
+            f"the next may cost ${effect.reserved_usd:.4f}; `thalia resume --max-budget-usd N` goes on."
+        )
+        return _end_when_quiet(state, planner, TurnEnded(ending="out_of_budget", text=text))
+    effect = effect.model_copy(update={"delay_ms": delay_ms})
+    return (EffectStarted(call_id=call_id, attempt=attempt, effect=effect),)
+
+
+def _end_when_quiet(state: State, planner: Planner, end: TurnEnded) -> Sequence[Body]:
+    return _decide_snapshot(state, planner, "at the end of the turn") or (() if state.open else (end,))

@@ -1,0 +1,1 @@
+"""Talking to models: requests, replies, faults, and a scripted model that needs no network."""

@@ -1,0 +1,93 @@
+"""The seam between an agent and a model: one request in, one outcome out, deltas for screens on the way."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from eventlog.ids import CallId
+from eventlog.messages import Usage
+from eventlog.outcomes import ModelFailed, ModelReplied
+
+BYTES_A_TOKEN = 4
+"""What a token is taken for where the provider reports none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """USD per million tokens. None is unknown, never free."""
+
+    input_usd: float | None = None
+    cached_usd: float | None = None
+    output_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    call_id: CallId
+    """Of the model call: the ids of the tool calls in its reply follow from it."""
+    body: bytes
+    """What a request builder made; sent as it is."""
+    prices: Prices = Prices()
+    sent_before: int = 0
+    """Attempts of this call already made; the waits grow with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStarted:
+    index: int
+    """From 1, in the order of the reply."""
+    name: str
+    """As far as it has come; may be empty."""
+
+
+Delta = TextDelta | ReasoningDelta | ToolCallStarted
+OnDelta = Callable[[Delta], None]
+
+
+class ModelClient(Protocol):
+    async def complete(self, request: ModelRequest, on_delta: OnDelta) -> ModelReplied | ModelFailed:
+        """One attempt. Raises nothing for what a server or a network does; a cancelled one closes its connection."""
+        ...
+
+
+class ModelError(Exception):
+    """What a person has to set right before any request can be sent."""
+
+
+class BadAddress(ModelError):
+    """The base URL is none."""
+
+
+class BadKey(ModelError):
+    """The API key cannot stand in a header. Its value is never in the text."""
+
+
+class BadScript(ModelError):
+    """A script of a scripted model cannot be read."""
+
+
+def ignore_delta(delta: Delta) -> None:
+    """For callers without a screen."""
+
+
+def cost_usd(usage: Usage, prices: Prices) -> float | None:
+    """Of one call; None where a price is unknown. Cached tokens are part of `input`."""
+    if prices.input_usd is None or prices.cached_usd is None or prices.output_usd is None:
+        return None
+    fresh = max(usage.input - usage.cached, 0)
+    micro = fresh * prices.input_usd + usage.cached * prices.cached_usd + usage.output * prices.output_usd
+    return micro / 1e6
+
+
+def estimated_usage(request_bytes: int, output_bytes: int) -> Usage:
+    return Usage(input=request_bytes // BYTES_A_TOKEN, output=output_bytes // BYTES_A_TOKEN)

@@ -1,0 +1,249 @@
+"""From a call that the model asked for to an intent, a question or a refusal. Looks at files, changes none."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+from agent.decide import Ask, Plan, Reject, Start
+from agent.models.client import BYTES_A_TOKEN, Prices
+from agent.models.requests import RequestCache
+from agent.permissions import shell
+from agent.permissions.approvals import digest_of
+from agent.permissions.facts import Folders, gather, script_files
+from agent.permissions.judge import judge_command, judge_file
+from agent.permissions.paths import PathFacts, locate
+from agent.permissions.rules import Rules
+from agent.permissions.verdicts import Allow, Deny, Verdict, strictest
+from agent.permissions.verdicts import Ask as AskVerdict
+from agent.state import PendingCall, State
+from agent.tools.edits import EditRefused
+from agent.tools.files import plan_edit
+from agent.tools.schemas import (
+    CommitArguments,
+    EditArguments,
+    GlobArguments,
+    GrepArguments,
+    Invalid,
+    PatchArguments,
+    ReadArguments,
+    ReadingArguments,
+    ShellArguments,
+    TodoArguments,
+    WriteArguments,
+    parse_arguments,
+    tool_named,
+)
+from eventlog.effects import AskUser, CallModel, FileChange, RunTool
+from eventlog.events import CallRejected, ContextSet
+from eventlog.ids import CallId, Digest
+from eventlog.redact import has_marker
+from eventlog.seams import Clock
+
+UNBOUNDED_OUTPUT_TOKENS = 4096
+"""What a call is assumed to write at most where the request sets no bound; an estimate for the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a verdict depends on besides the call."""
+
+    checkout: Path
+    """The user's own; an agent's paths never lead there."""
+    home: Path
+    agent: str
+    sandbox_works: bool
+    own_worktree: bool
+    """False with --in-place."""
+    git_runs_programs: bool = False
+
+
+class ToolPlanner:
+    """The shipped Planner."""
+
+    def __init__(self, rules: Rules, around: Surroundings, requests: RequestCache, clock: Clock) -> None:
+        self._rules, self._around, self._requests, self._clock = rules, around, requests, clock
+
+    def now_s(self) -> int:
+        return self._clock.now_us() // 1_000_000
+
+    def writes(self, tool: str) -> bool:
+        known = tool_named(tool)
+        return known is not None and known.effect_class != "read"
+
+    def may_read(self, state: State, worktree: Path, path: str) -> bool:
+        """Whether a search may show a file. A question nobody asked counts as no."""
+        return isinstance(judge_file(self._locate(worktree, path), "read", state.mode.mode, self._rules), Allow)
+
+    def plan_model(self, state: State, call_id: CallId) -> CallModel:
+        context = state.context
+        assert context is not None
+        self._requests.update(context, state.messages)
+        size = self._requests.size(context.token_bound)
+        return CallModel(
+            model=context.model,
+            builder=context.builder,
+            request_hash=self._requests.digest(context.token_bound),
+            request_bytes=size,
+            messages=len(state.messages),
+            max_output_tokens=context.token_bound,
+            reserved_usd=reserve(context, size),
+        )
+
+    def plan_tool(self, state: State, call: PendingCall) -> Plan:
+        asked = call.call
+        if has_marker(asked.arguments):
+            return _reject(
+                call, "invalid", "The arguments held a secret, which is never kept or run; refer to it by name."
+            )
+        arguments = parse_arguments(asked.name, asked.arguments)
+        if isinstance(arguments, Invalid):
+            return _reject(call, "invalid", arguments.text)
+        worktree = Path(state.worktree.path) if state.worktree else self._around.checkout
+        match arguments:
+            case ReadArguments() | GlobArguments() | GrepArguments() | TodoArguments():
+                return self._plan_read(state, call, arguments, worktree)
+            case WriteArguments() | EditArguments() | PatchArguments():
+                return self._plan_edit(state, call, worktree)
+            case ShellArguments():
+                return self._plan_shell(state, call, arguments, worktree)
+            case CommitArguments():
+                return self._plan_commit(state, call)
+            case _:
+                assert_never(arguments)
+
+    def _plan_read(self, state: State, call: PendingCall, arguments: ReadingArguments, worktree: Path) -> Plan:
+        path = getattr(arguments, "path", None)
+        verdict: Verdict = Allow("it reads nothing")
+        if path is not None:
+            verdict = judge_file(self._locate(worktree, path), "read", state.mode.mode, self._rules)
+        effect = RunTool(
+            tool=call.call.name, arguments=call.call.arguments or "{}", effect_class="read", allowed_by=_words(verdict)
+        )
+        return self._rule(state, call, effect, verdict, {})
+
+    def _plan_edit(self, state: State, call: PendingCall, worktree: Path) -> Plan:
+        if state.mode.sandbox == "read-only":
+            return _reject(call, "denied", "The sandbox is read-only: nothing is written in this session.")
+        name, main = call.call.name, self._around.checkout if self._around.own_worktree else None
+        planned = plan_edit(worktree, name, call.call.arguments, state.seen, main)
+        if isinstance(planned, EditRefused):
+            return _reject(call, "invalid", planned.text)
+        changes = planned.intent
+        facts = [self._locate(worktree, change.path) for change in changes]
+        verdict = strictest(*(judge_file(fact, "write", state.mode.mode, self._rules) for fact in facts))
+        effect = RunTool(
+            tool=call.call.name,
+            arguments=call.call.arguments,
+            effect_class="edit",
+            allowed_by=_words(verdict),
+            changes=changes,
+        )
+        return self._rule(state, call, effect, verdict, _images(changes))
+
+    def _plan_shell(self, state: State, call: PendingCall, arguments: ShellArguments, worktree: Path) -> Plan:
+        parsed = shell.parse(arguments.command)
+        around, mode = self._around, state.mode
+        confined = around.sandbox_works and mode.sandbox != "off"
+        facts = gather(
+            parsed,
+            Folders(worktree, worktree, around.checkout if around.own_worktree else None, around.home),
+            confined=confined,
+            own_worktree=around.own_worktree,
+            git_runs_programs=around.git_runs_programs,
+        )
+        verdict = judge_command(parsed, facts, mode.mode, mode.sandbox, self._rules)
+        scripts = {str(path): _digest(path) for path in script_files(parsed, worktree)}
+        # What a person let out of the sandbox runs outside it; all else stays in.
+        leaves = isinstance(verdict, AskVerdict) and bool(verdict.why_sandbox_is_not_enough)
+        effect = RunTool(
+            tool="shell",
+            arguments=call.call.arguments,
+            effect_class="command",
+            allowed_by=_words(verdict),
+            snapshot=state.snapshot if _restorable(state, around) else None,
+            confined=confined and not leaves,
+            read_only=mode.mode == "plan" or mode.sandbox == "read-only",
+            restore_first=call.lost is not None and call.lost.confined and _restorable(state, around),
+        )
+        return self._rule(state, call, effect, verdict, scripts)
+
+    def _plan_commit(self, state: State, call: PendingCall) -> Plan:
+        if state.mode.mode == "plan" or state.mode.sandbox == "read-only":
+            return _reject(call, "denied", "This session only reads; nothing is committed.")
+        if state.context is None or not state.context.snapshots:
+            return _reject(call, "invalid", "Commits need snapshots, which are off in this session.")
+        verdict = Allow("it commits under the session's own ref")
+        effect = RunTool(
+            tool="commit",
+            arguments=call.call.arguments,
+            effect_class="commit",
+            allowed_by=_words(verdict),
+            snapshot=state.snapshot,
+            at_s=self.now_s(),
+        )
+        return self._rule(state, call, effect, verdict, {})
+
+    def _rule(
+        self, state: State, call: PendingCall, effect: RunTool, verdict: Verdict, contents: Mapping[str, str]
+    ) -> Plan:
+        """From a verdict to a plan. An approval counts for exactly what it was given for."""
+        match verdict:
+            case Allow():
+                return Start(effect)
+            case Deny(reason):
+                return _reject(call, "denied", reason)
+            case AskVerdict(reason):
+                folder = state.worktree.path if state.worktree else ""
+                arguments = json.loads(effect.arguments or "{}")
+                binding = Digest(digest_of(effect.tool, arguments, folder, self._around.agent, contents))
+                if call.lost is not None or (call.status == "approved" and call.binding == binding):
+                    return Start(effect.model_copy(update={"allowed_by": f"approved by the user: {reason}"}))
+                if not state.mode.attended:
+                    text = (
+                        f"Not permitted unattended, so it did not run: {reason} Find another way, or say what you need."
+                    )
+                    return _reject(call, "withheld", text)
+                return Ask(
+                    AskUser(
+                        about=call.call.id, tool=effect.tool, arguments=effect.arguments, reason=reason, binding=binding
+                    )
+                )
+
+    def _locate(self, worktree: Path, path: str) -> PathFacts:
+        main = self._around.checkout if self._around.own_worktree else None
+        return locate(worktree, path, main_checkout=main, home=self._around.home)
+
+
+def reserve(context: ContextSet, request_bytes: int) -> float:
+    """USD that a call may cost at most: all input fresh, all of the output bound used. 0 where no price is known."""
+    prices = Prices(context.input_usd, context.cached_usd, context.output_usd)
+    if prices.input_usd is None or prices.output_usd is None:
+        return 0.0
+    output = context.token_bound or UNBOUNDED_OUTPUT_TOKENS
+    return (request_bytes / BYTES_A_TOKEN * prices.input_usd + output * prices.output_usd) / 1e6
+
+
+def _restorable(state: State, around: Surroundings) -> bool:
+    return around.own_worktree and state.context is not None and state.context.snapshots
+
+
+def _reject(call: PendingCall, why: str, text: str) -> Reject:
+    return Reject(CallRejected.model_validate({"call_id": call.call.id, "why": why, "text": text}))
+
+
+def _words(verdict: Verdict) -> str:
+    return verdict.reason
+
+
+def _images(changes: tuple[FileChange, ...]) -> dict[str, str]:
+    return {change.path: f"{change.before}>{change.after}" for change in changes}
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return "unreadable"

@@ -1,0 +1,121 @@
+"""What to do about an effect that was started and has no outcome. Pure: its class and the evidence decide."""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from eventlog.effects import AskUser, CallModel, Effect, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
+from eventlog.ids import Digest
+from eventlog.outcomes import AttemptLost, Conflicted, Outcome, OutcomeUnknown, ToolSucceeded
+from eventlog.redact import has_marker
+
+
+@dataclass(frozen=True, slots=True)
+class NeverBegan:
+    """No trace of it: it may begin now, as the attempt that was announced."""
+
+
+@dataclass(frozen=True, slots=True)
+class StillRuns:
+    """It outlived its session and can be waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """It finished by itself and left its result."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """It began and nothing of it lives."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilesBefore:
+    """Some or all files of an edit are as they were before it, the others as after."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesAfter:
+    """All files of an edit are as after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOther:
+    """A file of an edit is neither."""
+
+    path: str
+    found: Digest | None
+
+
+Evidence = NeverBegan | StillRuns | Ended | Vanished | FilesBefore | FilesAfter | FilesOther
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class CarryOn:
+    """Do it, or wait for it, under the same intent."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOpen:
+    """A question: it waits for a person."""
+
+
+Settlement = Finish | CarryOn | LeaveOpen
+
+MAX_ATTEMPTS = 3
+"""Of a command that vanishes each time: what kills it would kill the next one too."""
+
+
+def settle(effect: Effect, attempt: int, evidence: Evidence) -> Settlement:
+    match effect:
+        case CallModel():
+            lost = AttemptLost(evidence="the session ended during this model call", charged_usd=effect.reserved_usd)
+            return Finish(lost)
+        case AskUser():
+            return LeaveOpen()
+        case MakeWorktree() | TakeSnapshot() | RestoreTree() | MergeWork():
+            # Each is keyed by its call and finds what it had made.
+            return CarryOn()
+        case RunTool():
+            return _settle_tool(effect, attempt, evidence)
+        case _:
+            assert_never(effect)
+
+
+def _settle_tool(effect: RunTool, attempt: int, evidence: Evidence) -> Settlement:
+    if effect.effect_class == "read":
+        return Finish(AttemptLost(evidence="the session ended during this read"))
+    if effect.effect_class == "commit":
+        return CarryOn()
+    if has_marker(effect.arguments):
+        return Finish(OutcomeUnknown(evidence="its arguments held a secret, which the log does not keep"))
+    match evidence:
+        case NeverBegan() | StillRuns() | FilesBefore():
+            return CarryOn()
+        case Ended(outcome):
+            return Finish(outcome)
+        case FilesAfter():
+            return Finish(ToolSucceeded(text="Done.", wrote=True, recovered=True))
+        case FilesOther(path, found):
+            text = f"{path} is neither as it was before this edit nor as after it; read it again."
+            return Finish(Conflicted(text=text, found=found))
+        case Vanished(text):
+            return Finish(vanish(effect, attempt, text))
+        case _:
+            assert_never(evidence)
+
+
+def vanish(effect: RunTool, attempt: int, text: str) -> AttemptLost | OutcomeUnknown:
+    """A command that began and left no result: run again only where the tree can be set back to before it."""
+    if effect.confined and effect.snapshot is not None and attempt < MAX_ATTEMPTS:
+        return AttemptLost(evidence=f"{text}; the worktree is set back and it is run again")
+    return OutcomeUnknown(evidence=text)

@@ -1,0 +1,394 @@
+"""What a session knows, as a fold of its events. Knows nothing of files, servers or time.
+
+`apply` is the only thing that changes a state, and a state is never changed: a new one takes its place."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, assert_never
+
+from pyrsistent import PMap, PVector, pmap, pvector
+
+from agent.results import text_for_model
+from eventlog.effects import AskUser, CallModel, Effect, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
+from eventlog.events import (
+    Approved,
+    Body,
+    CallRejected,
+    Command,
+    ContextSet,
+    Continued,
+    DamageAccepted,
+    Denied,
+    EffectFinished,
+    EffectStarted,
+    Ending,
+    Event,
+    Forked,
+    Interrupted,
+    LimitsSet,
+    ModeChosen,
+    Rewound,
+    SessionOpened,
+    TurnEnded,
+    UserSaid,
+)
+from eventlog.fold import fold
+from eventlog.ids import CallId, CommandId, Commit, Digest
+from eventlog.messages import AssistantMessage, Message, ToolCall, ToolMessage, Usage, UserMessage
+from eventlog.outcomes import (
+    AttemptLost,
+    Cancelled,
+    Conflicted,
+    Merged,
+    ModelFailed,
+    ModelReplied,
+    OutcomeUnknown,
+    Refused,
+    SnapshotTaken,
+    ToolFailed,
+    ToolSucceeded,
+    WorktreeReady,
+)
+
+CallStatus = Literal["waiting", "asked", "approved", "running", "settled"]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A tool call of the last reply, on its way to a result."""
+
+    call: ToolCall
+    status: CallStatus = "waiting"
+    attempts: int = 0
+    asks: int = 0
+    binding: Digest | None = None
+    """What the user approved."""
+    lost: RunTool | None = None
+    """The effect of an attempt that a crash took."""
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEffect:
+    """Started, no outcome yet."""
+
+    effect: Effect
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    call_id: CallId
+    attempt: int
+    outcome: ModelFailed | AttemptLost
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    epoch: int = 0
+    context: ContextSet | None = None
+    mode: ModeChosen = field(
+        default_factory=lambda: ModeChosen(id=CommandId(""), mode="ask", sandbox="workspace-write", attended=False)
+    )
+    limits: LimitsSet = field(default_factory=lambda: LimitsSet(id=CommandId("")))
+    messages: PVector[Message] = field(default_factory=pvector)
+    calls: tuple[PendingCall, ...] = ()
+    open: Mapping[CallId, OpenEffect] = field(default_factory=dict)
+    worktree: WorktreeReady | None = None
+    snapshot: Commit | None = None
+    written: bool = False
+    """The worktree may differ from `snapshot`."""
+    work: Commit | None = None
+    """The latest commit that the tool `commit` made."""
+    seen: PMap[str, Digest] = field(default_factory=lambda: pmap({}))
+    """Files as the agent last saw them."""
+    queued: tuple[str, ...] = ()
+    """What the user said while a turn was under way."""
+    active: bool = False
+    ending: TurnEnded | None = None
+    interrupting: bool = False
+    refused: Refused | None = None
+    """An effect of our own that could not be done; ends the turn."""
+    model_calls: int = 0
+    snapshots: int = 0
+    turn_calls: int = 0
+    failed: FailedAttempt | None = None
+    withheld: int = 0
+    """Calls in this turn that wanted a permission which nobody was there to give."""
+    usage: Usage = field(default_factory=Usage)
+    spent_usd: float = 0.0
+    unpriced: bool = False
+    """A call had no known price, so that `spent_usd` is too low."""
+    context_tokens: int = 0
+    """Size of the conversation as the provider last counted it."""
+    merged: Merged | None = None
+    commands: PMap[CommandId, bool] = field(default_factory=lambda: pmap({}))
+
+    @property
+    def resting(self) -> bool:
+        """Nothing runs and nothing will start by itself."""
+        waiting = all(isinstance(item.effect, AskUser) for item in self.open.values())
+        return waiting and (not self.active or bool(self.open))
+
+    @property
+    def asks(self) -> Mapping[CallId, AskUser]:
+        return {call: item.effect for call, item in self.open.items() if isinstance(item.effect, AskUser)}
+
+    def pending(self, call_id: CallId) -> PendingCall | None:
+        return next((item for item in self.calls if item.call.id == call_id), None)
+
+
+def fold_events(events: Sequence[Event], state: State | None = None) -> State:
+    """The state after `events`, which begin at seq 1 where one of them is Rewound."""
+    rewinds = [index for index, event in enumerate(events) if isinstance(event.body, Rewound)]
+    if not rewinds:
+        return fold(_apply_event, state or State(), events)
+    last = rewinds[-1]
+    body = events[last].body
+    assert isinstance(body, Rewound)
+    before = fold_events(events[:last], state)
+    target = fold_events([event for event in events[:last] if event.seq <= body.to_seq], state)
+    return fold(_apply_event, rewind(target, before, body), events[last + 1 :])
+
+
+def rewind(target: State, present: State, body: Rewound) -> State:
+    """Conversation and tree of `target`; money, approvals, counters and merges of `present`."""
+    return replace(
+        target,
+        epoch=present.epoch,
+        mode=present.mode,
+        limits=present.limits,
+        calls=(),
+        open={},
+        messages=_close_calls(target),
+        worktree=present.worktree,
+        snapshot=body.restored or target.snapshot,
+        written=False,
+        queued=(),
+        active=False,
+        interrupting=False,
+        failed=None,
+        model_calls=present.model_calls,
+        snapshots=present.snapshots,
+        usage=present.usage,
+        spent_usd=present.spent_usd,
+        unpriced=present.unpriced,
+        merged=present.merged,
+        commands=present.commands,
+    )
+
+
+def apply(state: State, body: Body) -> State:
+    match body:
+        case UserSaid() | Approved() | Denied() | Interrupted() | Continued() | ModeChosen() | LimitsSet():
+            if body.id in state.commands:
+                return state
+            return _apply_command(replace(state, commands=state.commands.set(body.id, True)), body)
+        case SessionOpened():
+            return replace(state, epoch=body.epoch)
+        case ContextSet():
+            return replace(state, context=body)
+        case EffectStarted():
+            return _apply_start(state, body)
+        case EffectFinished():
+            return _apply_outcome(state, body)
+        case CallRejected():
+            state = replace(state, withheld=state.withheld + (body.why == "withheld"))
+            return _settle(state, body.call_id, body.text)
+        case TurnEnded():
+            return _next_turn(replace(state, active=False, interrupting=False, failed=None, ending=body, refused=None))
+        case Forked():
+            return replace(state, open={}, messages=_close_calls(state), calls=(), active=False, worktree=None)
+        case DamageAccepted() | Rewound():
+            # Rewound needs the events before it: fold_events sees to it.
+            return state
+        case _:
+            assert_never(body)
+
+
+def _apply_event(state: State, event: Event) -> State:
+    return apply(state, event.body)
+
+
+def _apply_command(state: State, body: Command) -> State:
+    match body:
+        case UserSaid():
+            queued = replace(state, queued=(*state.queued, body.text))
+            return queued if state.active else _next_turn(queued)
+        case Approved():
+            return _answer(state, body.ask, "approved", body.binding, None)
+        case Denied():
+            reason = f" They said: {body.reason}" if body.reason else ""
+            return _answer(
+                state, body.ask, "settled", None, f"The user did not allow this call; it did not run.{reason}"
+            )
+        case Interrupted():
+            return replace(state, interrupting=state.active)
+        case Continued():
+            if state.active or not state.messages:
+                return state
+            return replace(state, active=True, ending=None, turn_calls=0, withheld=0, failed=None)
+        case ModeChosen():
+            return replace(state, mode=body)
+        case LimitsSet():
+            return replace(state, limits=body)
+        case _:
+            assert_never(body)
+
+
+def _apply_start(state: State, body: EffectStarted) -> State:
+    state = replace(state, open={**state.open, body.call_id: OpenEffect(body.effect, body.attempt)})
+    match body.effect:
+        case CallModel():
+            first = body.attempt == 1
+            return replace(
+                state, model_calls=state.model_calls + first, turn_calls=state.turn_calls + first, failed=None
+            )
+        case RunTool():
+            return _update(state, body.call_id, status="running", attempts=body.attempt, binding=None)
+        case AskUser():
+            return _update(state, body.effect.about, status="asked", asks=body.attempt)
+        case MakeWorktree():
+            return replace(state, worktree=None)
+        case TakeSnapshot():
+            return replace(state, snapshots=state.snapshots + 1)
+        case RestoreTree() | MergeWork():
+            return state
+        case _:
+            assert_never(body.effect)
+
+
+def _apply_outcome(state: State, body: EffectFinished) -> State:
+    started = state.open.get(body.call_id)
+    if started is None or started.attempt != body.attempt:
+        return state
+    state = replace(state, open={key: value for key, value in state.open.items() if key != body.call_id})
+    match body.outcome:
+        case ModelReplied() as reply:
+            return _apply_reply(state, reply)
+        case ModelFailed() as failed:
+            return _charge(replace(state, failed=FailedAttempt(body.call_id, body.attempt, failed)), failed.charged_usd)
+        case Cancelled() if isinstance(started.effect, CallModel):
+            return _charge(state, started.effect.reserved_usd)
+        case AttemptLost() as lost if isinstance(started.effect, RunTool):
+            return _update(_charge(state, lost.charged_usd), body.call_id, status="waiting", lost=started.effect)
+        case AttemptLost() as lost:
+            return _charge(replace(state, failed=FailedAttempt(body.call_id, body.attempt, lost)), lost.charged_usd)
+        case WorktreeReady() as ready:
+            return replace(state, worktree=ready, snapshot=ready.start or ready.base, written=False)
+        case SnapshotTaken() as taken:
+            # Nothing that writes starts while a snapshot is taken.
+            return replace(state, snapshot=taken.commit, written=False)
+        case Merged() as merged:
+            return replace(state, merged=merged)
+        case Refused() as refused:
+            return replace(state, refused=refused)
+        case ToolSucceeded() | ToolFailed() | Conflicted() | Cancelled() | OutcomeUnknown() as outcome:
+            return _apply_tool_result(state, body.call_id, started.effect, outcome)
+        case _:
+            assert_never(body.outcome)
+
+
+def _apply_reply(state: State, reply: ModelReplied) -> State:
+    state = replace(
+        state,
+        messages=state.messages.append(reply.message),
+        calls=tuple(PendingCall(call) for call in reply.message.tool_calls),
+        usage=state.usage + reply.usage,
+        context_tokens=reply.usage.input + reply.usage.output,
+        unpriced=state.unpriced or reply.cost_usd is None,
+        failed=None,
+    )
+    return _charge(state, reply.cost_usd or 0.0)
+
+
+def _apply_tool_result(
+    state: State,
+    call_id: CallId,
+    effect: Effect,
+    outcome: ToolSucceeded | ToolFailed | Conflicted | Cancelled | OutcomeUnknown,
+) -> State:
+    seen = state.seen
+    if isinstance(outcome, ToolSucceeded):
+        for file in outcome.seen:
+            seen = seen.set(file.path, file.digest)
+        if isinstance(effect, RunTool):
+            for change in effect.changes:
+                seen = seen.set(change.path, change.after) if change.after else seen.discard(change.path)
+    wrote = isinstance(outcome, OutcomeUnknown | Conflicted) or outcome.wrote
+    work = outcome.commit if isinstance(outcome, ToolSucceeded) and outcome.commit else state.work
+    state = replace(state, seen=seen, written=state.written or wrote, work=work)
+    return _settle(state, call_id, text_for_model(outcome))
+
+
+def _next_turn(state: State) -> State:
+    """What the user said meanwhile opens the next turn."""
+    if not state.queued:
+        return state
+    messages = state.messages.extend(UserMessage(text=text) for text in state.queued)
+    return replace(
+        state,
+        messages=messages,
+        queued=(),
+        active=True,
+        ending=None,
+        turn_calls=0,
+        withheld=0,
+        failed=None,
+        merged=None,
+    )
+
+
+def _settle(state: State, call_id: CallId, text: str) -> State:
+    """Give a call its result. With the last one the results enter the conversation, in the order of the reply."""
+    state = _update(state, call_id, status="settled", result=text)
+    if not state.calls or any(item.result is None for item in state.calls):
+        return state
+    # Results first, then what the user said while the calls ran.
+    said = [UserMessage(text=text) for text in state.queued]
+    return replace(state, messages=state.messages.extend(_results(state.calls)).extend(said), calls=(), queued=())
+
+
+def _results(calls: Sequence[PendingCall]) -> list[ToolMessage]:
+    return [
+        ToolMessage(call_id=item.call.id, provider_id=item.call.provider_id, text=item.result or "") for item in calls
+    ]
+
+
+def _close_calls(state: State) -> PVector[Message]:
+    """The conversation with a result for each open call, so that any provider takes it."""
+    unknown = "The session was taken back or forked while this call was open; whether it ran is unknown."
+    closed = tuple(replace(item, result=item.result or unknown) for item in state.calls)
+    return state.messages.extend(_results(closed))
+
+
+def _answer(state: State, ask: CallId, status: CallStatus, binding: Digest | None, result: str | None) -> State:
+    question = state.open.get(ask)
+    if question is None or not isinstance(question.effect, AskUser):
+        return state
+    about = question.effect.about
+    if binding is not None and binding != question.effect.binding:
+        return state
+    state = replace(state, open={key: value for key, value in state.open.items() if key != ask})
+    if result is not None:
+        return _settle(state, about, result)
+    return _update(state, about, status=status, binding=binding)
+
+
+def _update(state: State, call_id: CallId, **changes: object) -> State:
+    calls = tuple(replace(item, **changes) if item.call.id == call_id else item for item in state.calls)
+    return replace(state, calls=calls)
+
+
+def _charge(state: State, usd: float) -> State:
+    return replace(state, spent_usd=state.spent_usd + usd) if usd else state
+
+
+def last_reply(state: State) -> AssistantMessage | None:
+    """The latest reply that ends the conversation, if it does."""
+    last = state.messages[-1] if state.messages else None
+    return last if isinstance(last, AssistantMessage) else None
+
+
+def ended(state: State) -> Ending | None:
+    return state.ending.ending if state.ending else None

@@ -1,0 +1,1 @@
+"""Typed settings with their defaults, and the only reader of the environment."""

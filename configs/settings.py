@@ -1,0 +1,119 @@
+"""Settings: defaults, then the user's file, then the environment, then options. The only reader of the environment.
+
+A repository's own `.thalia/config.toml` is not read here: it can tighten rules only, once its folder is trusted."""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+MODES = ("plan", "ask", "auto", "bypass")
+SANDBOXES = ("read-only", "workspace-write", "off")
+
+_SECRET_NAME = re.compile(r"(?i)key|token|secret|passw|credential|auth|cookie|dsn|_url$|^db$")
+_HARMLESS = frozenset({"SSH_AUTH_SOCK", "XAUTHORITY", "GPG_AGENT_INFO"})
+
+
+class SettingsError(Exception):
+    """One sentence: which file, which key, what it should be."""
+
+
+class PermissionRules(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+class ModelPrice(BaseModel):
+    """Money per million tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    input: float
+    cached: float | None = None
+    output: float
+    window: int | None = None
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    model: str | None = None
+    """`provider/name`."""
+    permission_mode: Literal["plan", "ask", "auto", "bypass"] | None = None
+    """None: ask with a terminal, auto without one."""
+    sandbox: Literal["read-only", "workspace-write", "off"] = "workspace-write"
+    max_turns: int | None = Field(default=200, ge=1)
+    max_budget_usd: float | None = Field(default=None, gt=0)
+    max_attempts: int = Field(default=6, ge=1, le=100)
+    silence_s: float = Field(default=300.0, gt=0)
+    """How long a model server may say nothing."""
+    command_timeout_s: float = Field(default=120.0, gt=0)
+    command_output_mib: int = Field(default=16, ge=1, le=4096)
+    setup_command: str | None = None
+    """Runs once in each new worktree, confined."""
+    instructions: str = ""
+    """Added to every session's system prompt."""
+    permissions: PermissionRules = PermissionRules()
+    prices: Mapping[str, ModelPrice] = Field(default_factory=dict)
+    """By `provider/name`; wins over the table that ships."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the process was started with. Values that look secret are known here so that the log never holds them."""
+
+    variables: Mapping[str, str] = field(repr=False)
+    state_folder: Path
+    config_file: Path
+
+    @property
+    def sessions(self) -> Path:
+        return self.state_folder / "sessions"
+
+    @property
+    def worktrees(self) -> Path:
+        return self.state_folder / "worktrees"
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        return frozenset(
+            value
+            for name, value in self.variables.items()
+            if _SECRET_NAME.search(name) and name not in _HARMLESS and len(value) >= 8 and not Path(value).is_absolute()
+        )
+
+
+def read_environment() -> Environment:
+    import platformdirs
+
+    home = os.environ.get("THALIA_HOME")
+    state = Path(home).expanduser().absolute() if home else Path(platformdirs.user_state_dir("thalia"))
+    config = os.environ.get("THALIA_CONFIG")
+    file = Path(config).expanduser() if config else Path(platformdirs.user_config_dir("thalia")) / "config.toml"
+    return Environment(dict(os.environ), state, file)
+
+
+def load_settings(environment: Environment) -> Settings:
+    """Raises SettingsError."""
+    tree: dict[str, object] = {}
+    file = environment.config_file
+    if file.exists():
+        try:
+            tree = tomllib.loads(file.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{file} is not valid TOML: {error}; correct it or move it away.") from error
+        except OSError as error:
+            raise SettingsError(f"{file} cannot be read: {error.strerror}.") from error
+    if "THALIA_MODEL" in environment.variables:
+        tree["model"] = environment.variables["THALIA_MODEL"]
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SettingsError(f"{file}: `{where}`: {first['msg']}.") from error

@@ -1,0 +1,1 @@
+"""The vocabulary of a session and the append-only log that holds it."""

@@ -1,0 +1,157 @@
+"""The DuckDB file of a log: one narrow table, appends that are durable on return, typed views over the payload.
+
+DuckDB pays for each column, so the table has six and the views do the rest. No key, no index, no ALTER on a live
+log. Appends and checkpoints come from one thread; readers get cursors of their own."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from eventlog.anchor import Head
+from eventlog.codec import GENESIS
+from eventlog.views import VIEWS
+
+PAGE = 4096
+"""Rows a fetch while reading: an unfinished fetch blocks its connection, and a whole log may not fit in memory."""
+
+_TABLE = """
+CREATE TABLE events (
+    seq BIGINT NOT NULL, ts_us BIGINT NOT NULL, kind VARCHAR NOT NULL, call_id VARCHAR,
+    payload VARCHAR NOT NULL, hash VARCHAR NOT NULL
+)"""
+
+
+class Row(NamedTuple):
+    seq: int
+    ts_us: int
+    kind: str
+    call_id: str | None
+    payload: str
+    hash: str
+
+
+class Link(NamedTuple):
+    """A row as the hash chain sees it."""
+
+    covered: bytes
+    """`seq:ts_us:payload`, what the hash covers besides the hash before."""
+    hash: str
+
+
+class Database:
+    """Raises duckdb.Error. Opened read-only, it changes no byte: not of the file, not of its WAL."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        import duckdb
+
+        self.path = path
+        self._connection = duckdb.connect(
+            str(path),
+            read_only=read_only,
+            config={
+                "threads": 1,
+                # Checkpoints are ours to place: a stall of half a second belongs where nobody waits.
+                "checkpoint_threshold": "1TB",
+                "allow_community_extensions": "false",
+                "autoinstall_known_extensions": "false",
+            },
+        )
+        self._appender: duckdb.Appender | None = None
+        try:
+            self.empty = not self._fetch("SELECT 1 FROM duckdb_tables() WHERE table_name = 'events'")
+            if not read_only:
+                self._prepare_files()
+        except (duckdb.Error, OSError):
+            self._connection.close()
+            raise
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """One transaction: all rows are durable on return, or none."""
+        if self._appender is None:
+            self._appender = self._connection.appender("events")
+        self._appender.append_rows(rows)
+        self._appender.flush()
+
+    def head(self) -> Head:
+        if self.empty:
+            return Head(0, GENESIS)
+        row = self._fetch("SELECT seq, hash FROM events ORDER BY rowid DESC LIMIT 1")
+        return Head(*row[0]) if row else Head(0, GENESIS)
+
+    def count(self) -> int:
+        return 0 if self.empty else self._fetch("SELECT count(*) FROM events")[0][0]
+
+    def rows(self, after_seq: int = 0, last_seq: int | None = None) -> Iterator[Row]:
+        """In the order of the table, which is that of the appends; up to `last_seq`, or the head at the call."""
+        last = self.head().seq if last_seq is None else last_seq
+        # Ranges, not ORDER BY: a scan keeps the order, and a sort of a whole log costs more than reading it.
+        while after_seq < last:
+            upto = min(after_seq + PAGE, last)
+            yield from map(Row._make, self._fetch("SELECT * FROM events WHERE seq > ? AND seq <= ?", after_seq, upto))
+            after_seq = upto
+
+    def links(self) -> Iterator[Link]:
+        """All rows in the order of the table. What is damaged may hold any seq, so pages go by place."""
+        # One text a row, put together by DuckDB: each value that crosses to Python costs as much as its hash.
+        sql = "SELECT encode(concat(seq, ':', ts_us, ':', payload)), hash FROM events WHERE rowid >= ? AND rowid < ?"
+        for start in range(0, self.count(), PAGE):
+            yield from map(Link._make, self._fetch(sql, start, start + PAGE))
+
+    def page(self, start: int, stop: int) -> list[Row]:
+        """Rows by place, from 0."""
+        return list(map(Row._make, self._fetch("SELECT * FROM events WHERE rowid >= ? AND rowid < ?", start, stop)))
+
+    def checkpoint(self) -> None:
+        """Move the WAL into the file. Stalls appends for as long as it takes."""
+        self._connection.execute("CHECKPOINT")
+        self._restrict_wal()
+
+    def query(self, sql: str) -> tuple[list[str], list[tuple[object, ...]]]:
+        """Column names and rows, on a cursor of its own."""
+        cursor = self._connection.cursor()
+        try:
+            result = cursor.execute(sql)
+            return [column[0] for column in result.description or ()], result.fetchall()
+        finally:
+            cursor.close()
+
+    def wal_bytes(self) -> int:
+        wal = wal_path(self.path)
+        return wal.stat().st_size if wal.exists() else 0
+
+    def close(self) -> None:
+        """A writer's close is a checkpoint too."""
+        self._appender = None
+        self._connection.close()
+
+    def _fetch(self, sql: str, *values: object) -> list[tuple]:
+        # A cursor is a connection of its own: nothing that reads can block an append, or be blocked.
+        cursor = self._connection.cursor()
+        try:
+            return cursor.execute(sql, values).fetchall()
+        finally:
+            cursor.close()
+
+    def _prepare_files(self) -> None:
+        # DuckDB makes its file under the caller's umask, which belongs to the whole process and is left alone: for
+        # these milliseconds the folder's 0700 stands guard. The WAL is made by us, so it is private from the start.
+        self.path.chmod(0o600)
+        if self.empty:
+            self._connection.execute(_TABLE)
+            for view in VIEWS:
+                self._connection.execute(view)
+            self._connection.execute("CHECKPOINT")
+            self.empty = False
+        self._restrict_wal()
+
+    def _restrict_wal(self) -> None:
+        descriptor = os.open(wal_path(self.path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(descriptor, 0o600)
+        finally:
+            os.close(descriptor)
+
+
+def wal_path(database: Path) -> Path:
+    return database.with_name(database.name + ".wal")

@@ -1,0 +1,136 @@
+"""What may be done to the world, as data. An effect names its class: what recovery may do without its outcome."""
+
+from typing import Annotated, Literal, assert_never
+
+from pydantic import Field
+
+from eventlog.ids import CallId, Commit, Digest
+from eventlog.values import Value
+
+EffectClass = Literal[
+    "read", "model", "edit", "command", "external", "approval", "snapshot", "commit", "merge", "spawn"
+]
+
+
+class CallModel(Value):
+    """Send one request. It is not stored: the builder makes it again from the fold, and its hash must agree."""
+
+    kind: Literal["call_model"] = "call_model"
+    model: str
+    builder: str
+    """Which request builder, with its version: `chat/1`. Old builders stay."""
+    request_hash: Digest
+    """sha256 of the body's bytes."""
+    request_bytes: int
+    messages: int
+    """How many messages of the conversation the request holds."""
+    max_output_tokens: int | None = None
+    reserved_usd: float = 0.0
+    """Estimate of the input plus the output bound; what a lost attempt is charged."""
+    delay_ms: int = 0
+    """How long to wait before sending, after a failed attempt."""
+
+
+class FileChange(Value):
+    """One file before and after an edit. `None` is no file."""
+
+    path: str
+    """Relative to the worktree."""
+    before: Digest | None
+    after: Digest | None
+    mode: int | None = None
+    """Permission bits after the edit."""
+
+
+class RunTool(Value):
+    kind: Literal["run_tool"] = "run_tool"
+    tool: str
+    arguments: str
+    """JSON, exactly what will be run."""
+    effect_class: EffectClass
+    allowed_by: str
+    """The decision that let it through, in words: a mode, a rule, an approval."""
+    changes: tuple[FileChange, ...] = ()
+    """Class edit: the pre- and post-images."""
+    snapshot: Commit | None = None
+    """Class command and commit: the worktree as it is before the effect."""
+    confined: bool = False
+    read_only: bool = False
+    """Confined, and even the worktree cannot be written."""
+    restore_first: bool = False
+    """A recovery attempt: the worktree is set back to `snapshot` before the command runs."""
+    at_s: int = 0
+    """Class commit: the time in the commit, so that doing it again makes the same one. Seconds since 1970."""
+
+
+class AskUser(Value):
+    kind: Literal["ask_user"] = "ask_user"
+    about: CallId
+    tool: str
+    arguments: str
+    reason: str
+    binding: Digest
+    """Over the exact arguments, folder, agent and pre-images: what an approval is good for, and nothing else."""
+
+
+class MakeWorktree(Value):
+    kind: Literal["make_worktree"] = "make_worktree"
+    repository: str
+    head: Commit
+    """The commit whose files it starts with."""
+    carry_dirty: bool
+    """Add what is uncommitted in the user's checkout."""
+    base: Commit | None = None
+    """What a merge compares with, where that is not `head`: a fork, a session whose worktree was given back."""
+    at_s: int
+    in_place: bool = False
+
+
+class TakeSnapshot(Value):
+    kind: Literal["take_snapshot"] = "take_snapshot"
+    parent: Commit
+    at_s: int
+    """With the tree and the parent it decides the commit's id: a repeated snapshot is the same one."""
+    reason: str
+
+
+class RestoreTree(Value):
+    """Set the worktree to a commit. What was there is saved before."""
+
+    kind: Literal["restore_tree"] = "restore_tree"
+    commit: Commit
+
+
+class MergeWork(Value):
+    """Bring the session's result to the user's checkout."""
+
+    kind: Literal["merge_work"] = "merge_work"
+    checkout: str
+    base: Commit
+    result: Commit
+    head: Commit
+    """The checkout's HEAD when this was decided."""
+    at_s: int
+
+
+Effect = Annotated[
+    CallModel | RunTool | AskUser | MakeWorktree | TakeSnapshot | RestoreTree | MergeWork, Field(discriminator="kind")
+]
+
+
+def effect_class(effect: Effect) -> EffectClass:
+    match effect:
+        case CallModel():
+            return "model"
+        case RunTool():
+            return effect.effect_class
+        case AskUser():
+            return "approval"
+        case MakeWorktree():
+            return "spawn"
+        case TakeSnapshot() | RestoreTree():
+            return "snapshot"
+        case MergeWork():
+            return "merge"
+        case _:
+            assert_never(effect)

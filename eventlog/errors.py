@@ -1,0 +1,63 @@
+"""What can go wrong with a log.
+
+LogError
+├── LogBusy          another process writes it: wait, or fork
+├── LogDamaged       acknowledged events are missing: accept, or give up
+├── LogWriteFailed   the disk is full or gone: stop, nothing was started
+├── LogNotFound      no such session
+├── LogUnsafe        its folder belongs to someone else, or others can read it
+├── BlobMissing      a text that an event names is gone or altered
+└── Undecodable      a whole event that this version cannot read: upgrade
+"""
+
+
+class LogError(Exception):
+    """One sentence for a person."""
+
+
+class LogBusy(LogError):
+    def __init__(self, folder: str, pid: int | None) -> None:
+        self.pid = pid
+        owner = f"process {pid}" if pid else "another process"
+        super().__init__(f"This session is being written by {owner}; read it with `thalia log`, or `thalia fork` it.")
+
+
+class LogDamaged(LogError):
+    """`lost` counts acknowledged events that are gone; None where that cannot be told."""
+
+    def __init__(self, what: str, lost: int | None) -> None:
+        self.lost = lost
+        self.what = what
+        number = "an unknown number of" if lost is None else str(lost)
+        super().__init__(
+            f"The log is damaged: {what}; {number} acknowledged event{'' if lost == 1 else 's'} lost. "
+            "Nothing was changed; `thalia resume ID --accept-damage` keeps a copy and goes on without them."
+        )
+
+
+class LogWriteFailed(LogError):
+    pass
+
+
+class LogNotFound(LogError):
+    pass
+
+
+class LogUnsafe(LogError):
+    pass
+
+
+class BlobMissing(LogError):
+    pass
+
+
+class Undecodable(LogError, ValueError):
+    pass
+
+
+def reason(error: BaseException) -> str:
+    """The first line of what a library says, short enough for a sentence."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(error).strip()
+    return text.splitlines()[0][:160] if text else type(error).__name__

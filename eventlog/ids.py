@@ -1,0 +1,40 @@
+"""Names of things. Each kind of name is its own type; none is drawn here."""
+
+from typing import NewType
+
+SessionId = NewType("SessionId", str)
+"""Unique over all sessions of a user: time-ordered, safe as a file name and in a ref."""
+
+AgentId = NewType("AgentId", str)
+"""Unique in a session; the main agent is `main`."""
+
+CallId = NewType("CallId", str)
+"""Unique in a session: `c7` is the seventh model call, `c7_2` the second tool call in its reply."""
+
+CommandId = NewType("CommandId", str)
+"""Chosen by a frontend; a repeated one is dropped."""
+
+Commit = NewType("Commit", str)
+"""A git object id, full length, lower case hex."""
+
+Digest = NewType("Digest", str)
+"""sha256, lower case hex."""
+
+MAIN = AgentId("main")
+
+
+def model_call_id(number: int) -> CallId:
+    return CallId(f"c{number}")
+
+
+def tool_call_id(model_call: CallId, index: int) -> CallId:
+    """`index` counts from 1 in the order of the reply."""
+    return CallId(f"{model_call}_{index}")
+
+
+def snapshot_id(number: int) -> CallId:
+    return CallId(f"s{number}")
+
+
+def ask_id(call: CallId) -> CallId:
+    return CallId(f"{call}_ask")

@@ -1,0 +1,90 @@
+"""One writer a session: an flock on `writer.lock`, which names its holder."""
+
+import fcntl
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from eventlog.errors import LogBusy
+
+_TRIES = 5
+_PAUSE_S = 0.01
+"""`is_held` takes the lock for an instant; a writer must not be refused for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    pid: int
+    started: int
+    """Clock ticks after boot at which the process began (/proc/PID/stat, field 22): a reused pid differs."""
+
+
+class WriterLock:
+    """Held from construction to `release`, or the end of the process. Raises LogBusy where another holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not _take(self._descriptor):
+            os.close(self._descriptor)
+            holder = read_holder(path)
+            raise LogBusy(str(path.parent), holder.pid if holder else None)
+        pid = os.getpid()
+        data = orjson.dumps({"pid": pid, "started": start_time(pid) or 0})
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, data, 0)
+        except OSError:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        # Unlocked by name: a forked child that still has the descriptor would keep it locked.
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        os.close(self._descriptor)
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Who holds the lock, or held it last. None where the file says nothing."""
+    try:
+        tree = orjson.loads(path.read_bytes())
+        return Holder(int(tree["pid"]), int(tree["started"]))
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def is_held(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks after boot; None where there is no such process, or no /proc."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _take(descriptor: int) -> bool:
+    for attempt in range(_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if attempt < _TRIES - 1:
+                time.sleep(_PAUSE_S)
+        else:
+            return True
+    return False

@@ -1,0 +1,208 @@
+"""Open a session's log: make it, check it against its anchor, take the writer's lock, raise the epoch.
+
+What is wrong is named and counted before anything is written. Nothing is deleted: accepted damage is copied aside."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from eventlog.anchor import Anchor, Head, read_anchor
+from eventlog.blobs import sync_file, sync_folder
+from eventlog.checking import ANCHOR, DATABASE, LOCK, Survey, open_copy, opened_for_reading, survey
+from eventlog.clean import prepare
+from eventlog.codec import GENESIS
+from eventlog.database import PAGE, Database, Row, wal_path
+from eventlog.errors import LogNotFound, LogUnsafe, LogWriteFailed, reason
+from eventlog.events import DamageAccepted, Draft, Event
+from eventlog.ids import SessionId
+from eventlog.lock import WriterLock
+from eventlog.redact import Redactor
+from eventlog.rows import make_row
+from eventlog.seams import Clock
+from eventlog.store import DuckLog
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Acknowledged events that the user gave up. `last` is before `first` where none is known to be lost."""
+
+    first: int
+    last: int
+    kept_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A log with its lock. `events` is all that it held, checked against the hash chain. Where damage was accepted,
+    their last is the DamageAccepted that says so."""
+
+    log: DuckLog
+    lock: WriterLock
+    events: tuple[Event, ...]
+    lost: Lost | None
+
+    def close(self) -> None:
+        self.log.close()
+        self.lock.release()
+
+
+def create_log(folder: Path, session: SessionId, clock: Clock, redactor: Redactor) -> Opened:
+    """A new session's folder, 0700, and its log at epoch 1. Raises LogWriteFailed."""
+    import duckdb
+
+    try:
+        _make_folder(folder, new=True)
+        for part in ("calls", "blobs/sha256"):
+            _make_folder(folder / part)
+        lock = WriterLock(folder / LOCK)
+        # The anchor first: a database without one would look like damage, though nothing was acknowledged.
+        anchor = Anchor(folder / ANCHOR)
+        anchor.write(Head(0, GENESIS))
+        database = Database(folder / DATABASE)
+        for changed in (folder / "blobs", folder, folder.parent):
+            sync_folder(changed)
+    except (OSError, duckdb.Error) as error:
+        raise LogWriteFailed(
+            f"The state folder {folder.parent} cannot be written ({reason(error)}); "
+            "free space or set THALIA_HOME to another folder."
+        ) from error
+    head = Head(0, GENESIS)
+    log = DuckLog(folder, database, anchor, session=session, epoch=1, head=head, clock=clock, redactor=redactor)
+    return Opened(log, lock, (), None)
+
+
+def open_log(
+    folder: Path, session: SessionId, clock: Clock, redactor: Redactor, *, accept_damage: bool = False
+) -> Opened:
+    """Raises LogNotFound, LogUnsafe, LogBusy (at once), LogDamaged (unless accepted), LogWriteFailed, Undecodable.
+    After any of them the files are what they were."""
+    import duckdb
+
+    _check_folder(folder)
+    lock = WriterLock(folder / LOCK)
+    try:
+        found, lost = _take_stock(folder, session, clock, redactor, accept_damage)
+        database = Database(folder / DATABASE)
+        try:
+            anchor = Anchor(folder / ANCHOR)
+            # Events beyond the anchor were never acknowledged and still stand: their effects never started.
+            anchor.write(found.head)
+        except OSError:
+            database.close()
+            raise
+    except (OSError, duckdb.Error) as error:
+        lock.release()
+        raise LogWriteFailed(
+            f"The log cannot be written ({reason(error)}); free space, then `thalia resume`."
+        ) from error
+    except BaseException:
+        lock.release()
+        raise
+    events, head = found.events, found.head
+    epoch = events[-1].epoch + 1 if events else 1
+    log = DuckLog(folder, database, anchor, session=session, epoch=epoch, head=head, clock=clock, redactor=redactor)
+    return Opened(log, lock, events, lost)
+
+
+def read_log(folder: Path) -> tuple[Event, ...]:
+    """All events, read from a copy: the files of a live session are never opened beside its writer.
+
+    Raises LogNotFound, LogUnsafe, LogDamaged, Undecodable."""
+    _check_folder(folder)
+    # Before the copy: a live writer moves on meanwhile, and what it acknowledged until now must be in there.
+    reading = read_anchor(folder / ANCHOR)
+    with TemporaryDirectory(prefix="thalia-read-") as copy:
+        database = open_copy(folder, Path(copy))
+        try:
+            found = survey(folder, database, None, reading)
+        finally:
+            database.close()
+    if found.damage is not None:
+        raise found.damage
+    return found.events
+
+
+def _take_stock(
+    folder: Path, session: SessionId, clock: Clock, redactor: Redactor, accept: bool
+) -> tuple[Survey, Lost | None]:
+    reading = read_anchor(folder / ANCHOR)
+    with opened_for_reading(folder) as (database, trouble):
+        found = survey(folder, database, trouble, reading)
+        if found.damage is None:
+            return found, None
+        if not accept:
+            raise found.damage
+        aside = _copy_aside(folder)
+        lost = Lost(found.head.seq + 1, found.last_known, str(aside))
+        row, event = _acceptance(found, lost, session, clock, redactor)
+        _rebuild(folder, database, len(found.events), row)
+    return Survey((*found.events, event), Head(row.seq, row.hash), None, row.seq), lost
+
+
+def _acceptance(found: Survey, lost: Lost, session: SessionId, clock: Clock, redactor: Redactor) -> tuple[Row, Event]:
+    """The event that names the gap is the one right behind it: a log never has a gap that nothing explains. The numbers
+    of the lost events stay theirs, for frontends may have seen them."""
+    body = DamageAccepted(first_lost=lost.first, last_lost=lost.last, kept_at=lost.kept_at)
+    epoch = found.events[-1].epoch if found.events else 0
+    prepared = prepare(Draft(body=body), redactor)
+    head = Head(lost.last, found.head.hash)
+    return make_row(prepared, head, clock.now_us(), session, epoch, prepared.encoded, ())
+
+
+def _copy_aside(folder: Path) -> Path:
+    number = len(list((folder / "damaged").glob("*"))) + 1
+    aside = folder / "damaged" / str(number)
+    _make_folder(aside)
+    for path in (folder / DATABASE, wal_path(folder / DATABASE), folder / ANCHOR):
+        if path.exists():
+            shutil.copyfile(path, aside / path.name)
+            (aside / path.name).chmod(0o600)
+            sync_file(aside / path.name)
+    for changed in (aside, aside.parent, folder):
+        sync_folder(changed)
+    return aside
+
+
+def _rebuild(folder: Path, source: Database, kept: int, last: Row) -> None:
+    """A fresh file with the first `kept` rows and `last` takes the place of the damaged one."""
+    fresh = folder / f"{DATABASE}.new"
+    for stale in (fresh, wal_path(fresh)):
+        stale.unlink(missing_ok=True)
+    database = Database(fresh)
+    try:
+        for page in _pages(source, kept):
+            database.append(page)
+        database.append([last])
+    finally:
+        database.close()
+    sync_file(fresh)
+    with suppress(FileNotFoundError):
+        wal_path(fresh).unlink()
+    # Killed between these two, the new file has a WAL that is not its own: damage again, with the same way out.
+    fresh.rename(folder / DATABASE)
+    wal_path(folder / DATABASE).unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def _pages(source: Database, kept: int) -> Iterator[list[Row]]:
+    for start in range(0, kept, PAGE):
+        yield source.page(start, min(start + PAGE, kept))
+
+
+def _make_folder(folder: Path, *, new: bool = False) -> None:
+    """With its missing parents, all 0700: `mkdir` gives parents what the umask says."""
+    if folder.parent != folder and not folder.parent.exists():
+        _make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=not new)
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / DATABASE).exists():
+        raise LogNotFound(f"There is no session {folder.name}; `thalia sessions` lists them.")
+    info = folder.stat()
+    if info.st_uid != os.getuid() or info.st_mode & 0o077:
+        raise LogUnsafe(f"{folder} must belong to you alone; `chmod 700` it, or choose another THALIA_HOME.")

@@ -1,0 +1,155 @@
+"""How an effect ended. Failed, cancelled and unknown are different shapes: what may have run is never called failed."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from eventlog.ids import Commit, Digest
+from eventlog.messages import AssistantMessage, Usage
+from eventlog.values import Value
+
+StopReason = Literal["stop", "tool_calls", "length", "content_filter", "refusal", "pause"]
+ModelFault = Literal[
+    "rate_limited", "overloaded", "server", "network", "timeout", "cut", "malformed", "context_too_long", "refused"
+]
+
+
+class ModelReplied(Value):
+    kind: Literal["model_replied"] = "model_replied"
+    message: AssistantMessage
+    stop: StopReason
+    usage: Usage
+    cost_usd: float | None
+    """None where no price is known; a missing price is never called free."""
+    model: str
+    """As the provider reported it."""
+    first_byte_ms: int
+    total_ms: int
+
+
+class ModelFailed(Value):
+    kind: Literal["model_failed"] = "model_failed"
+    fault: ModelFault
+    text: str
+    status: int | None = None
+    retry: bool
+    wait_ms: int = 0
+    """How long to wait before the next attempt: told by the server, or drawn."""
+    charged_usd: float = 0.0
+    """Estimate, where the provider may have worked: a cut or silent stream."""
+
+
+class FileSeen(Value):
+    """What the agent knows of a file: a later write of the whole file is refused when it has changed since."""
+
+    path: str
+    digest: Digest
+
+
+class ToolSucceeded(Value):
+    kind: Literal["tool_succeeded"] = "tool_succeeded"
+    text: str
+    """What the model reads."""
+    display: str | None = None
+    """What a person reads, where that differs: a diff."""
+    exit_code: int | None = None
+    wrote: bool = False
+    """The worktree may have changed."""
+    spill: str | None = None
+    """Where the whole output lies, when the text is only its head and tail."""
+    commit: Commit | None = None
+    seen: tuple[FileSeen, ...] = ()
+    recovered: bool = False
+    """Found done after a restart, not done again."""
+
+
+class ToolFailed(Value):
+    """It ran, or tried to, and says what went wrong; the worktree is as it was unless `wrote`."""
+
+    kind: Literal["tool_failed"] = "tool_failed"
+    text: str
+    exit_code: int | None = None
+    wrote: bool = False
+    spill: str | None = None
+    recovered: bool = False
+
+
+class Conflicted(Value):
+    """An edit found the file neither before nor after its own change."""
+
+    kind: Literal["conflicted"] = "conflicted"
+    text: str
+    found: Digest | None
+
+
+class Cancelled(Value):
+    kind: Literal["cancelled"] = "cancelled"
+    text: str
+    started: bool
+    wrote: bool = False
+
+
+class OutcomeUnknown(Value):
+    """It may have run. Told with the evidence, never repeated."""
+
+    kind: Literal["outcome_unknown"] = "outcome_unknown"
+    evidence: str
+
+
+class AttemptLost(Value):
+    """The process ended during this attempt, and it is safe to make another."""
+
+    kind: Literal["attempt_lost"] = "attempt_lost"
+    evidence: str
+    charged_usd: float = 0.0
+
+
+class WorktreeReady(Value):
+    kind: Literal["worktree_ready"] = "worktree_ready"
+    path: str
+    base: Commit
+    """The user's files at the start, the dirty state included: what a merge compares with."""
+    start: Commit | None = None
+    """The tree the agent starts from, where it is not `base`."""
+    branch: str | None = None
+
+
+class SnapshotTaken(Value):
+    kind: Literal["snapshot_taken"] = "snapshot_taken"
+    commit: Commit
+    changed: bool
+    left_out: tuple[str, ...] = ()
+    """Files too big to keep."""
+
+
+class Merged(Value):
+    kind: Literal["merged"] = "merged"
+    files: tuple[str, ...]
+    saved: Commit | None
+    """The checkout's uncommitted state just before, kept under the session's refs."""
+    left_out: tuple[str, ...] = ()
+
+
+class Refused(Value):
+    """Our own effect could not be done; nothing was changed."""
+
+    kind: Literal["refused"] = "refused"
+    text: str
+    files: tuple[str, ...] = ()
+
+
+Outcome = Annotated[
+    ModelReplied
+    | ModelFailed
+    | ToolSucceeded
+    | ToolFailed
+    | Conflicted
+    | Cancelled
+    | OutcomeUnknown
+    | AttemptLost
+    | WorktreeReady
+    | SnapshotTaken
+    | Merged
+    | Refused,
+    Field(discriminator="kind"),
+]

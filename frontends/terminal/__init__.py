@@ -1,0 +1,1 @@
+"""Plain text in a terminal or a pipe."""

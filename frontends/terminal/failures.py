@@ -1,0 +1,62 @@
+"""From an exception to an exit code and one sentence. What nobody foresaw is kept in a file, not thrown at a person."""
+
+import os
+import time
+import traceback
+from pathlib import Path
+
+OUR_FAULT, USAGE, BLOCKED, NOT_THE_SAME, STOPPED = 1, 2, 10, 14, 130
+
+_BY_NAME = {
+    "LogBusy": BLOCKED,
+    "LogDamaged": BLOCKED,
+    "LogUnsafe": BLOCKED,
+    "LogWriteFailed": BLOCKED,
+    "LogNotFound": USAGE,
+    "LogError": BLOCKED,
+    "CannotStart": USAGE,
+    "NoModelChosen": USAGE,
+    "SettingsError": USAGE,
+    "ReplayError": USAGE,
+    "BadSchema": USAGE,
+    "Undecodable": NOT_THE_SAME,
+    "BlobMissing": BLOCKED,
+    "Abandoned": STOPPED,
+    "RepositoryRefused": USAGE,
+    "GitError": BLOCKED,
+    "TargetInUse": USAGE,
+    "ProcessError": BLOCKED,
+    "ModelError": USAGE,
+}
+"""By the name of the class, or of its nearest base that stands here: importing them all would be slow."""
+
+
+def explain(error: BaseException, state_folder: Path) -> tuple[int, str]:
+    """(exit code, sentence)."""
+    code = getattr(error, "code", None)
+    if type(error).__name__ == "Stop" and isinstance(code, int):
+        return code, str(error)
+    if type(error).__name__ == "Abandoned":
+        return STOPPED, "Left as it is; `thalia resume --last` goes on."
+    for kind in type(error).__mro__:
+        if kind.__name__ in _BY_NAME:
+            return _BY_NAME[kind.__name__], str(error)
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({error.filename})" if error.filename else ""
+        return BLOCKED, f"The system refused: {error.strerror}{where}; nothing that was logged is lost."
+    return OUR_FAULT, _keep(error, state_folder)
+
+
+def _keep(error: BaseException, state_folder: Path) -> str:
+    """The traceback without the values of variables or messages: they may hold secrets."""
+    name = type(error).__name__
+    file = state_folder / f"fault-{time.time_ns() // 1_000_000}.txt"
+    stack = "".join(traceback.format_tb(error.__traceback__))
+    try:
+        state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as out:
+            out.write(f"{name}\n{stack}")
+    except OSError:
+        return f"Thalia failed ({name}) and could not write a report; the session's log is whole."
+    return f"Thalia failed ({name}); a report is in {file}. The session's log is whole: `thalia resume` goes on."

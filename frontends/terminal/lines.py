@@ -1,0 +1,189 @@
+"""Events as lines of text. Pure: an event and what is known so far in, lines out."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from eventlog.effects import AskUser, CallModel, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
+from eventlog.events import (
+    Approved,
+    CallRejected,
+    ContextSet,
+    Continued,
+    DamageAccepted,
+    Denied,
+    EffectFinished,
+    EffectStarted,
+    Event,
+    Forked,
+    Interrupted,
+    LimitsSet,
+    ModeChosen,
+    Rewound,
+    SessionOpened,
+    TurnEnded,
+    UserSaid,
+)
+from eventlog.ids import CallId
+from eventlog.outcomes import (
+    AttemptLost,
+    Cancelled,
+    Conflicted,
+    Merged,
+    ModelFailed,
+    ModelReplied,
+    OutcomeUnknown,
+    Refused,
+    SnapshotTaken,
+    ToolFailed,
+    ToolSucceeded,
+    WorktreeReady,
+)
+from frontends.terminal.escape import safe, safe_line, shorten
+
+WIDTH = 100
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a line may refer to: who asked, since when, how full the context is."""
+
+    window: int = 0
+    spent: float = 0.0
+    started: dict[CallId, EffectStarted] = field(default_factory=dict)
+    began_us: dict[CallId, int] = field(default_factory=dict)
+
+
+def lines_of(event: Event, seen: Seen) -> list[str]:
+    """The lines that a person reads; most events have none."""
+    body = event.body
+    match body:
+        case UserSaid():
+            return [f"> {safe(body.text)}"]
+        case ContextSet():
+            seen.window = body.window
+            return [f"model {safe_line(body.model)}"]
+        case EffectStarted():
+            seen.started[body.call_id] = body
+            seen.began_us[body.call_id] = event.ts_us
+            return _started(body)
+        case EffectFinished():
+            start = seen.started.pop(body.call_id, None)
+            took = (event.ts_us - seen.began_us.pop(body.call_id, event.ts_us)) / 1e6
+            return _finished(body, start, took, seen)
+        case CallRejected():
+            return [f"  ✗ {body.why}: {safe(body.text)}"]
+        case TurnEnded():
+            return (
+                [] if body.ending in ("done", "withheld") else [f"■ {body.ending.replace('_', ' ')}: {safe(body.text)}"]
+            )
+        case Interrupted():
+            return ["■ interrupting"]
+        case Rewound():
+            return [f"↩ back to event {body.to_seq}"]
+        case DamageAccepted():
+            return [f"! events {body.first_lost} to {body.last_lost} are lost; the damaged files are in {body.kept_at}"]
+        case SessionOpened():
+            return [f"resumed after event {body.recovered_from}"] if body.recovered_from else []
+        case Approved() | Denied() | ModeChosen() | LimitsSet() | Forked() | Continued():
+            return []
+        case _:
+            assert_never(body)
+
+
+def _started(body: EffectStarted) -> list[str]:
+    effect = body.effect
+    match effect:
+        case CallModel():
+            if body.attempt > 1:
+                wait = f" in {effect.delay_ms / 1000:.1f} s" if effect.delay_ms else ""
+                return [f"… trying the model again{wait} (attempt {body.attempt})"]
+            return []
+        case RunTool():
+            again = " (run again from its snapshot)" if effect.restore_first else ""
+            return [f"● {call_line(effect.tool, effect.arguments)}{again}"]
+        case AskUser():
+            shown = json.dumps(json.loads(effect.arguments), ensure_ascii=False, indent=2)
+            return [
+                f"? {effect.tool} wants to run; {safe(effect.reason)}",
+                *(f"    {safe(x)}" for x in shown.split("\n")),
+            ]
+        case MergeWork():
+            return [f"● merge into {safe_line(effect.checkout)}"]
+        case MakeWorktree() | TakeSnapshot() | RestoreTree():
+            return []
+        case _:
+            assert_never(effect)
+
+
+def _finished(body: EffectFinished, start: EffectStarted | None, took: float, seen: Seen) -> list[str]:
+    outcome = body.outcome
+    match outcome:
+        case ModelReplied():
+            return _reply(outcome, seen)
+        case ModelFailed():
+            return [f"… model: {safe_line(outcome.text)}"]
+        case ToolSucceeded():
+            return [*_shown(outcome.display or "", 40), f"  ✓ {_size(outcome.text, outcome.exit_code)} · {took:.1f} s"]
+        case ToolFailed():
+            code = f" (exit code {outcome.exit_code})" if outcome.exit_code is not None else ""
+            return [*_shown(_tail(outcome.text, 12), 12), f"  ✗ failed{code} · {took:.1f} s"]
+        case Conflicted():
+            return [f"  ✗ conflict: {safe_line(outcome.text)}"]
+        case Cancelled():
+            return ["  ■ interrupted"] if start is None or isinstance(start.effect, RunTool) else []
+        case OutcomeUnknown():
+            return [f"  ? outcome unknown: {safe_line(outcome.evidence)}"]
+        case AttemptLost():
+            return [f"  ↻ {safe_line(outcome.evidence)}"]
+        case WorktreeReady():
+            return [f"worktree {safe_line(outcome.path)}"]
+        case SnapshotTaken():
+            return [f"! not in the snapshot, too large: {safe_line(name)}" for name in outcome.left_out]
+        case Merged():
+            return [f"  ✓ {safe_line(name)}" for name in outcome.files] or ["  nothing to merge"]
+        case Refused():
+            return [f"  ✗ {safe(outcome.text)}", *(f"    {safe_line(name)}" for name in outcome.files)]
+        case _:
+            assert_never(outcome)
+
+
+def _reply(outcome: ModelReplied, seen: Seen) -> list[str]:
+    text = safe(outcome.message.text.strip())
+    usage = outcome.usage
+    seen.spent += outcome.cost_usd or 0.0
+    share = f" · context {100 * (usage.input + usage.output) / seen.window:.0f} %" if seen.window else ""
+    cost = f" · ${seen.spent:.4f}" if outcome.cost_usd is not None else ""
+    line = f"  {usage.input + usage.output:,} tokens{share}{cost} · {outcome.total_ms / 1000:.1f} s"
+    return [*([text] if text else []), line]
+
+
+def call_line(tool: str, arguments: str) -> str:
+    """One line for a call: its name and what it is about."""
+    try:
+        tree = json.loads(arguments)
+    except ValueError:
+        tree = {}
+    if not isinstance(tree, Mapping):
+        tree = {}
+    about = next((tree[key] for key in ("command", "path", "pattern", "message", "patch") if key in tree), "")
+    return shorten(f"{tool} {safe_line(str(about))}".strip(), WIDTH)
+
+
+def _size(text: str, exit_code: int | None) -> str:
+    count = text.count("\n") + bool(text)
+    code = f"exit code {exit_code}, " if exit_code else ""
+    return f"{code}{count} line{'' if count == 1 else 's'}"
+
+
+def _tail(text: str, count: int) -> str:
+    return "\n".join(text.rstrip("\n").split("\n")[-count:])
+
+
+def _shown(text: str, most: int) -> list[str]:
+    if not text.strip():
+        return []
+    lines = safe(text).rstrip("\n").split("\n")
+    more = [f"  │ … {len(lines) - most} more lines"] if len(lines) > most else []
+    return [f"  │ {shorten(line, WIDTH)}" for line in lines[:most]] + more

@@ -1,0 +1,110 @@
+"""One session on a terminal, in a pipe, or as JSON lines."""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import Literal, TextIO, assert_never
+
+from agent.models.client import Delta, TextDelta
+from agent.state import State, ended
+from eventlog.events import EffectFinished, Event
+from eventlog.outcomes import ModelReplied
+from frontends.terminal.escape import safe, safe_line
+from frontends.terminal.lines import Seen, lines_of
+
+Format = Literal["text", "json", "stream-json"]
+
+EXIT_CODES = {
+    "done": 0,
+    "blocked": 10,
+    "withheld": 11,
+    "out_of_turns": 12,
+    "out_of_budget": 12,
+    "model_unavailable": 13,
+    "interrupted": 130,
+    "failed": 1,
+}
+CHECK_FAILED = 14
+
+
+@dataclass(slots=True)
+class Screen:
+    """Prints events as they come. Text goes on as the model writes it only where a person watches."""
+
+    session: str
+    format: Format
+    out: TextIO = field(default_factory=lambda: sys.stdout)
+    seen: Seen = field(default_factory=Seen)
+    streamed: bool = False
+
+    def on_event(self, event: Event) -> None:
+        match self.format:
+            case "text":
+                self._print_lines(event)
+            case "stream-json":
+                self._write(event.model_dump_json() + "\n")
+            case "json":
+                pass
+            case _:
+                assert_never(self.format)
+
+    def on_delta(self, delta: Delta) -> None:
+        if self.format == "text" and self.out.isatty() and isinstance(delta, TextDelta) and delta.text:
+            self.streamed = True
+            self._write(safe(delta.text))
+
+    def say(self, line: str) -> None:
+        """A line of our own; not in JSON."""
+        if self.format == "text":
+            self._write(line + "\n")
+
+    def finish(self, state: State, exit_code: int, files: tuple[str, ...]) -> None:
+        result = summarize(self.session, state, exit_code)
+        if self.format != "text":
+            self._write(json.dumps(result, ensure_ascii=False) + "\n")
+            return
+        usage = state.usage
+        share = f" · context {100 * state.context_tokens / self.seen.window:.0f} %" if self.seen.window else ""
+        cost = " · cost unknown" if state.unpriced else f" · ${state.spent_usd:.4f}"
+        tokens = usage.input + usage.output
+        self.say(f"── {result['state']} · {state.model_calls} model calls · {tokens:,} tokens{share}{cost}")
+        for name in files:
+            self.say(f"   {safe_line(name)}")
+        if files and state.merged is None and state.worktree is not None:
+            self.say(f"see it: thalia diff {self.session}    take it: thalia merge {self.session}")
+
+    def _print_lines(self, event: Event) -> None:
+        lines = lines_of(event, self.seen)
+        if self.streamed and isinstance(event.body, EffectFinished) and isinstance(event.body.outcome, ModelReplied):
+            # The text stands there already.
+            self._write("\n")
+            lines, self.streamed = lines[-1:], False
+        for line in lines:
+            self._write(line + "\n")
+
+    def _write(self, text: str) -> None:
+        self.out.write(text)
+        self.out.flush()
+
+
+def summarize(session: str, state: State, exit_code: int) -> dict[str, object]:
+    """What `--output-format json` ends with."""
+    ending = ended(state)
+    return {
+        "session": session,
+        "state": ending or ("waiting" if state.asks else "running"),
+        "result": state.ending.text if state.ending else "",
+        "exit_code": exit_code,
+        "turns": state.turn_calls,
+        "usage": state.usage.model_dump(),
+        "cost_usd": None if state.unpriced else round(state.spent_usd, 6),
+        "worktree": state.worktree.path if state.worktree else None,
+        "commit": state.work or state.snapshot,
+    }
+
+
+def exit_code_of(state: State) -> int:
+    if state.asks:
+        return EXIT_CODES["blocked"]
+    ending = ended(state)
+    return EXIT_CODES[ending] if ending else EXIT_CODES["interrupted"]

@@ -1,0 +1,1 @@
+"""Triton kernel search. Nothing here yet."""

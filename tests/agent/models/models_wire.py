@@ -1,0 +1,100 @@
+"""Recorded and hand-made traffic, and servers that play raw answers: what the tests of models share."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent.models.client import ModelRequest, Prices
+from agent.models.script_wire import Answer
+from agent.models.server import parse_head, send
+from eventlog.ids import CallId
+
+HERE = Path(__file__).resolve().parent
+BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "do it"}]}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    name: str
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def wire_folders() -> list[Path]:
+    """Our own, and a `shared/fixtures/wire` beside any folder above, where there is one."""
+    beside = (folder / "shared" / "fixtures" / "wire" for folder in HERE.parents)
+    return [HERE / "wire", *(folder for folder in beside if folder.is_dir())]
+
+
+def recordings(pattern: str) -> list[Recording]:
+    found = (path for folder in wire_folders() for path in sorted(folder.glob(pattern)))
+    return [read_recording(path) for path in found]
+
+
+def read_recording(path: Path) -> Recording:
+    data: dict[str, Any] = json.loads(path.read_text())
+    body = data["body"] if isinstance(data["body"], str) else json.dumps(data["body"])
+    return Recording(path.stem, data["status"], data["headers"], body.encode())
+
+
+def request(sent_before: int = 0, body: bytes = BODY, prices: Prices = Prices(1.0, 0.1, 2.0)) -> ModelRequest:  # noqa: B008 - frozen
+    return ModelRequest(CallId("c1"), body, prices, sent_before)
+
+
+def stream(body: bytes, **more: Any) -> Answer:
+    return Answer(200, (("content-type", "text/event-stream"),), body, **more)
+
+
+@asynccontextmanager
+async def raw_server(answers: Sequence[Answer]) -> AsyncIterator["Played"]:
+    """Each request gets the next answer; the last one is repeated."""
+    played = Played()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        played.connections += 1
+        try:
+            while True:
+                _, _, headers = parse_head(await reader.readuntil(b"\r\n\r\n"))
+                body = await reader.readexactly(int(headers.get("content-length", "0")))
+                played.requests.append((headers, body))
+                played.arrived.set()
+                answer = answers[min(len(played.requests), len(answers)) - 1]
+                if not await send(writer, answer):
+                    return
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            return
+        finally:
+            writer.close()
+            played.closed.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    played.port = server.sockets[0].getsockname()[1]
+    before = asyncio.all_tasks()
+    try:
+        yield played
+    finally:
+        server.close()
+        left = [task for task in asyncio.all_tasks() - before if "serve" in repr(task.get_coro())]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await server.wait_closed()
+
+
+class Played:
+    def __init__(self) -> None:
+        self.port = 0
+        self.connections = 0
+        self.requests: list[tuple[dict[str, str], bytes]] = []
+        self.arrived = asyncio.Event()
+        self.closed = asyncio.Event()
+        """A connection has ended."""
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
