@@ -83,8 +83,7 @@ def exec_(
     from eventlog.ids import SessionId
 
     parts, run = _run(session, output, merge)
-    text = sys.stdin.read() if prompt == "-" else prompt
-    raise typer.Exit(run_new(parts, SessionId(session), options, text, run))
+    raise typer.Exit(run_new(parts, SessionId(session), options, _read_prompt(prompt), run))
 
 
 @app.command()
@@ -114,7 +113,8 @@ def resume(
 
     name = resolve_session(_parts(), session, last or session is None)
     parts, run = _run(name, output, merge)
-    raise typer.Exit(run_resumed(parts, name, options, prompt, run))
+    said = _read_prompt(prompt) if prompt is not None else None
+    raise typer.Exit(run_resumed(parts, name, options, said, run))
 
 
 @app.command()
@@ -168,6 +168,8 @@ def log(
 
     _, events = read_session(_parts(), session, last or session is None)
     if export is not None:
+        if not export.absolute().parent.is_dir():
+            raise Stop(2, f"The folder of {export} is not there; make it, or export to another file.")
         kind = "trajectory" if trajectory else "parquet" if export.suffix == ".parquet" else "jsonl"
         exports.export(events, export, kind)
         print(f"wrote {len(events)} events to {export}")
@@ -303,6 +305,13 @@ def _options(output: str, bypass: bool, mode: ModeName | None, sandbox: SandboxN
         raise Stop(2, "Mode bypass needs its own flag, --dangerously-bypass-approvals-and-sandbox.")
     attended = output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
     return Options(mode=mode, sandbox=sandbox, attended=attended, schema=schema, **chosen)
+
+
+def _read_prompt(given: str) -> str:
+    text = sys.stdin.read() if given == "-" else given
+    if not text.strip():
+        raise Stop(2, "The prompt is empty; say what to do, or give - and write it to standard input.")
+    return text
 
 
 def _environment() -> "Environment":

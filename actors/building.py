@@ -27,6 +27,7 @@ from agent.planning import Surroundings, ToolPlanner
 from agent.prompt import build_system
 from agent.tools.instructions import collect, reader
 from agent.tools.schemas import TOOLS, tools_json
+from configs import crash
 from configs.settings import Environment, Settings
 from configs.version import VERSION
 from eventlog.events import ContextSet, ModeChosen
@@ -163,7 +164,7 @@ def build(
 ) -> Coordinator:
     requests = RequestCache()
     settings, environment = parts.settings, parts.environment
-    runner = Runner(sandbox.bwrap)
+    runner = Runner(sandbox.bwrap, crash.WRAPPER)
     room = CommandRoom(
         calls=opened.log.folder / "calls",
         variables=environment.variables,
@@ -176,6 +177,7 @@ def build(
         agent=MAIN,
         sandbox_works=sandbox.ok,
         own_worktree=own,
+        git_runs_programs=files.repository.runs_programs,
     )
     commands = Commands(runner, room, parts.redactor)
     planner = ToolPlanner(rules, around, requests, parts.clock)

@@ -45,6 +45,7 @@ from eventlog.events import Body, EffectFinished, EffectStarted
 from eventlog.ids import CallId, Digest
 from eventlog.outcomes import Cancelled, Outcome, OutcomeUnknown, ToolFailed
 from processes.commands import Confinement, Done, Lost, NotStarted, Running
+from processes.folder import holding
 from worktrees.git import GitError
 
 P = ParamSpec("P")
@@ -203,10 +204,14 @@ class LocalWorld:
             return _lost(effect, attempt, await self._commands.attach(call_id, attempt))
         lost: tuple[str, ...] = ()
         if effect.restore_first and effect.snapshot is not None and isinstance(found, NotStarted):
-            try:
-                await self._in_thread(self._files.restore, place, effect.snapshot)
-            except GitError as error:
-                return OutcomeUnknown(evidence=f"the worktree could not be set back: {error}")
+            # Held, so that no wrapper of the lost attempt can begin or write while its traces are removed.
+            with holding(str(self._commands.folder(call_id, attempt - 1))) as free:
+                if not free:
+                    return OutcomeUnknown(evidence="processes of the lost run still live; nothing was set back")
+                try:
+                    await self._in_thread(self._files.restore, place, effect.snapshot)
+                except GitError as error:
+                    return OutcomeUnknown(evidence=f"the worktree could not be set back: {error}")
             lost = self._files.ignored_since(place, self._commands.began_us(call_id, attempt - 1))
         confinement = self._confine(effect.read_only, place) if effect.confined else None
         project = self._files.project(place)

@@ -150,7 +150,7 @@ def _decide_retry(state: State, planner: Planner) -> Sequence[Body]:
         if not outcome.retry:
             return _end_when_quiet(state, planner, TurnEnded(ending="model_unavailable", text=outcome.text))
         if attempt >= state.limits.max_attempts:
-            text = f"{LOST_ATTEMPTS_TEXT} in {attempt} attempts: {outcome.text}. `thalia resume` tries again."
+            text = f"{LOST_ATTEMPTS_TEXT} in {attempt} attempts: {outcome.text.rstrip('.')}. `thalia resume` tries again."
             return _end_when_quiet(state, planner, TurnEnded(ending="model_unavailable", text=text))
         delay_ms = outcome.wait_ms
     return _call_model(state, planner, call_id, attempt + 1, delay_ms)

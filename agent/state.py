@@ -154,20 +154,14 @@ def fold_events(events: Sequence[Event], state: State | None = None) -> State:
 def rewind(target: State, present: State, body: Rewound) -> State:
     """Conversation and tree of `target`; money, approvals, counters and merges of `present`."""
     return replace(
-        target,
+        _closed(target),
         epoch=present.epoch,
         mode=present.mode,
         limits=present.limits,
-        calls=(),
-        open={},
-        messages=_close_calls(target),
         worktree=present.worktree,
         snapshot=body.restored or target.snapshot,
         written=False,
         queued=(),
-        active=False,
-        interrupting=False,
-        failed=None,
         model_calls=present.model_calls,
         snapshots=present.snapshots,
         usage=present.usage,
@@ -193,12 +187,11 @@ def apply(state: State, body: Body) -> State:
         case EffectFinished():
             return _apply_outcome(state, body)
         case CallRejected():
-            state = replace(state, withheld=state.withheld + (body.why == "withheld"))
-            return _settle(state, body.call_id, body.text)
+            return _apply_rejection(state, body)
         case TurnEnded():
             return _next_turn(replace(state, active=False, interrupting=False, failed=None, ending=body, refused=None))
         case Forked():
-            return replace(state, open={}, messages=_close_calls(state), calls=(), active=False, worktree=None)
+            return replace(_closed(state), worktree=None)
         case DamageAccepted() | Rewound():
             # Rewound needs the events before it: fold_events sees to it.
             return state
@@ -227,7 +220,7 @@ def _apply_command(state: State, body: Command) -> State:
         case Continued():
             if state.active or not state.messages:
                 return state
-            return replace(state, active=True, ending=None, turn_calls=0, withheld=0, failed=None)
+            return replace(state, active=True, ending=None, turn_calls=0, withheld=0, failed=None, refused=None)
         case ModeChosen():
             return replace(state, mode=body)
         case LimitsSet():
@@ -252,7 +245,9 @@ def _apply_start(state: State, body: EffectStarted) -> State:
             return replace(state, worktree=None)
         case TakeSnapshot():
             return replace(state, snapshots=state.snapshots + 1)
-        case RestoreTree() | MergeWork():
+        case MergeWork():
+            return replace(state, refused=None)
+        case RestoreTree():
             return state
         case _:
             assert_never(body.effect)
@@ -302,6 +297,21 @@ def _apply_reply(state: State, reply: ModelReplied) -> State:
     return _charge(state, reply.cost_usd or 0.0)
 
 
+def _apply_rejection(state: State, body: CallRejected) -> State:
+    """The question about the call goes with it. One whose lost run nobody undid may have written."""
+    item = state.pending(body.call_id)
+    lost = item is not None and item.lost is not None and item.lost.effect_class == "command"
+    still = {key: value for key, value in state.open.items() if _asks_about(value.effect) != body.call_id}
+    withheld = state.withheld + (body.why == "withheld")
+    return _settle(
+        replace(state, open=still, withheld=withheld, written=state.written or lost), body.call_id, body.text
+    )
+
+
+def _asks_about(effect: Effect) -> CallId | None:
+    return effect.about if isinstance(effect, AskUser) else None
+
+
 def _apply_tool_result(
     state: State,
     call_id: CallId,
@@ -335,6 +345,7 @@ def _next_turn(state: State) -> State:
         turn_calls=0,
         withheld=0,
         failed=None,
+        refused=None,
         merged=None,
     )
 
@@ -344,9 +355,11 @@ def _settle(state: State, call_id: CallId, text: str) -> State:
     state = _update(state, call_id, status="settled", result=text)
     if not state.calls or any(item.result is None for item in state.calls):
         return state
-    # Results first, then what the user said while the calls ran.
-    said = [UserMessage(text=text) for text in state.queued]
-    return replace(state, messages=state.messages.extend(_results(state.calls)).extend(said), calls=(), queued=())
+    state = replace(state, messages=state.messages.extend(_results(state.calls)), calls=())
+    # Results first, then what the user said while the calls ran; an interrupted turn leaves that to the next one.
+    said = () if state.interrupting else state.queued
+    messages = state.messages.extend(UserMessage(text=text) for text in said)
+    return replace(state, messages=messages, queued=state.queued[len(said) :])
 
 
 def _results(calls: Sequence[PendingCall]) -> list[ToolMessage]:
@@ -355,11 +368,14 @@ def _results(calls: Sequence[PendingCall]) -> list[ToolMessage]:
     ]
 
 
-def _close_calls(state: State) -> PVector[Message]:
-    """The conversation with a result for each open call, so that any provider takes it."""
+def _closed(state: State) -> State:
+    """At rest, with a result for each open call, so that any provider takes the conversation."""
     unknown = "The session was taken back or forked while this call was open; whether it ran is unknown."
-    closed = tuple(replace(item, result=item.result or unknown) for item in state.calls)
-    return state.messages.extend(_results(closed))
+    results = _results([replace(item, result=item.result or unknown) for item in state.calls])
+    messages = state.messages.extend(results)
+    return replace(
+        state, messages=messages, calls=(), open={}, active=False, interrupting=False, failed=None, refused=None
+    )
 
 
 def _answer(state: State, ask: CallId, status: CallStatus, binding: Digest | None, result: str | None) -> State:

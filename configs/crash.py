@@ -10,6 +10,8 @@ _where, _, _count = os.environ.get("THALIA_CRASH_AT", "").partition(":")
 _trace = os.environ.get("THALIA_CRASH_TRACE", "")
 _times: Counter[str] = Counter()
 ACTIVE = bool(_where or _trace)
+WRAPPER: str | None = os.environ.get("THALIA_CRASH_WRAPPER") or None
+"""A point of processes/wrapper.py, at which the process around a command ends itself."""
 
 
 def reached(name: str) -> None:

@@ -77,6 +77,8 @@ def survey(folder: Path, database: Database, trouble: str | None, reading: Readi
         trouble = trouble or f"event {head.seq + 1} is incomplete ({str(error).rstrip('.').lower()})"
     finally:
         if was_on:
+            # Nor will it find anything later: values refer to nothing that refers back, and live until they are let go.
+            gc.freeze()
             gc.enable()
     trouble = trouble or _compare(reading, head)
     anchored = reading.head.seq if reading and reading.head else None

@@ -45,7 +45,7 @@ _SHAPES = (
         rf"sk-(?:ant|proj|or-v1|svcacct|admin)-[A-Za-z0-9_-]{{20,}}|{_EDGE}sk-[A-Za-z0-9_-]{{20,}}",
         r"sk-[A-Za-z0-9_-]{20,}",
     ),
-    _shape("ghp_|gho_|ghu_|ghs_|ghr_", r"gh[pousr]_[A-Za-z0-9]{36,}"),
+    _shape("gh", r"gh[pousr]_[A-Za-z0-9]{36,}"),
     _shape("github_pat_", r"github_pat_[A-Za-z0-9_]{22,}"),
     _shape("glpat-", r"glpat-[A-Za-z0-9_-]{20,}"),
     _shape("xox", r"xox[abprs]-[A-Za-z0-9-]{10,}"),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from worktrees.git import Git, GitError, Place, PointerRecord, read_pointers
+from worktrees.git import Git, GitError, Place, PointerRecord, neutralise, read_pointers
 from worktrees.objects import Identity
 
 
@@ -30,6 +30,26 @@ class EmptyRepository(RepositoryRefused):
 
 class ForeignRepository(RepositoryRefused):
     pass
+
+
+PROGRAMS = frozenset(
+    {
+        "core.fsmonitor",
+        "core.pager",
+        "core.editor",
+        "core.sshcommand",
+        "core.askpass",
+        "core.hookspath",
+        "core.gitproxy",
+        "core.alternaterefscommand",
+        "diff.external",
+        "credential.helper",
+        "interactive.difffilter",
+        "gpg.program",
+        "sequence.editor",
+    }
+)
+"""Settings whose value git runs, or looks for programs in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +82,13 @@ class Repository:
     def checkout(self) -> Worktree:
         """The user's own checkout: read it, never write in it except by a merge."""
         return Worktree(self.root, self.git_dir)
+
+    @property
+    def runs_programs(self) -> bool:
+        """Whether its own configuration names programs that git would run: monitors, drivers, pagers, hooks."""
+        settings = self.git.settings()
+        named = {key for key in settings.local if key in PROGRAMS and settings.local[key] not in ("", "false")}
+        return bool(named or neutralise(list(settings.local)))
 
     def at(self, worktree: Worktree) -> Git:
         """git in a worktree of this repository, bound to our record of its wiring."""

@@ -50,10 +50,11 @@ def _count(change: FileBytes) -> tuple[int, int]:
 def _changed(change: FileBytes) -> tuple[int, int, list[bytes], list[bytes]]:
     """(bytes before the first changed line, bytes after the last, old lines, new lines)."""
     old, new = change.before or b"", change.after or b""
-    same = _equal_bytes(min(len(old), len(new)), lambda size: old[:size] == new[:size])
+    same = _equal_bytes(min(len(old), len(new)), lambda low, high: old[low:high] == new[low:high])
     first = old.rfind(b"\n", 0, same) + 1
     left = min(len(old), len(new)) - first
-    same = _equal_bytes(left, lambda size: old[len(old) - size :] == new[len(new) - size :])
+    end, other = len(old), len(new)
+    same = _equal_bytes(left, lambda low, high: old[end - high : end - low] == new[other - high : other - low])
     at_line = old.find(b"\n", len(old) - same)
     last = len(old) - at_line - 1 if at_line >= 0 and same else 0
     if same == left and _starts_line(old, len(old) - same) and _starts_line(new, len(new) - same):
@@ -65,16 +66,14 @@ def _starts_line(content: bytes, at: int) -> bool:
     return at == 0 or content[at - 1 : at] == b"\n"
 
 
-def _equal_bytes(most: int, equal: Callable[[int], bool]) -> int:
-    """The largest size for which `equal` holds, found by halving: a comparison of slices is far quicker than a loop."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if equal(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def _equal_bytes(most: int, equal: Callable[[int, int], bool]) -> int:
+    """How many bytes are equal, compared in slices that get shorter: far quicker than byte by byte."""
+    size, step = 0, 1 << 20
+    while step:
+        while size + step <= most and equal(size, size + step):
+            size += step
+        step >>= 1
+    return size
 
 
 def _lines(content: bytes) -> list[bytes]:

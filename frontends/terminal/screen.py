@@ -67,7 +67,8 @@ class Screen:
         share = f" · context {100 * state.context_tokens / self.seen.window:.0f} %" if self.seen.window else ""
         cost = " · cost unknown" if state.unpriced else f" · ${state.spent_usd:.4f}"
         tokens = usage.input + usage.output
-        self.say(f"── {result['state']} · {state.model_calls} model calls · {tokens:,} tokens{share}{cost}")
+        named = str(result["state"]).replace("_", " ")
+        self.say(f"── {named} · {state.model_calls} model calls · {tokens:,} tokens{share}{cost}")
         for name in files:
             self.say(f"   {safe_line(name)}")
         if files and state.merged is None and state.worktree is not None:

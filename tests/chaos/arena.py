@@ -14,6 +14,7 @@ from typing import Literal
 
 from eventlog.events import EffectFinished, EffectStarted, Event
 from eventlog.opening import read_log
+from eventlog.outcomes import OutcomeUnknown
 from processes.tree import descendants, is_alive, pids, read
 from worktrees.sample import make_repository
 
@@ -80,7 +81,9 @@ class Arena:
             "OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1",
             "OPENAI_API_KEY": SECRET,
         }
-        env |= {"THALIA_CRASH_AT": crash_at} if crash_at else {}
+        if crash_at:
+            name, _, point = crash_at.partition("wrapper:")
+            env |= {"THALIA_CRASH_WRAPPER": point} if point else {"THALIA_CRASH_AT": name}
         env |= {"THALIA_CRASH_TRACE": str(trace)} if trace else {}
         out = (self.folder / f"out-{time.monotonic_ns()}.jsonl").open("wb")
         with out, (self.folder / "errors.txt").open("ab") as errors:
@@ -212,6 +215,12 @@ def check_log(events: Sequence[Event]) -> None:
             case _:
                 pass
     assert started == finished
+
+
+def unknown_calls(events: Sequence[Event]) -> list[str]:
+    """Calls whose outcome is told as unknown."""
+    finished = [event.body for event in events if isinstance(event.body, EffectFinished)]
+    return [body.call_id for body in finished if isinstance(body.outcome, OutcomeUnknown)]
 
 
 def check_acknowledged(arena: Arena, events: Sequence[Event]) -> None:

@@ -171,23 +171,38 @@ def test_a_damaged_anchor_never_hides_a_loss(image: Path, all_events: tuple[Even
         assert_accepting_continues(image, all_events, damage)
 
 
+def tear_newest_slot(head: Path) -> None:
+    data = head.read_bytes()
+    turns = [int.from_bytes(data[at + 8 : at + 16], "little") for at in (0, 512)]
+    flip("head", (turns.index(max(turns)) * 512 + 30) / 1024, 5)(head.parent)
+
+
 def test_a_write_of_the_anchor_that_was_torn_does_no_harm(tmp_path) -> None:
     """The events came first, so the log is ahead of the older slot."""
     opened = make(tmp_path / "live")
     events = fill(opened.log, [[said("a")], [said("b")], [said("c")]])
     image = crash_image(tmp_path / "live", tmp_path / "s")
     opened.close()
-    slots = [image / "head", image / "head"]
-    turns = [
-        int.from_bytes(path.read_bytes()[at + 8 : at + 16], "little") for path, at in zip(slots, (0, 512), strict=True)
-    ]
-    newest = turns.index(max(turns))
-    flip("head", (newest * 512 + 30) / 1024, 5)(image)
+    tear_newest_slot(image / "head")
     again = reopen(image)
     assert again.events == events
     reading = read_anchor(image / "head")
-    assert reading is not None and not reading.damaged and reading.head == again.log.head
+    assert reading is not None
+    assert not reading.damaged
+    assert reading.head == again.log.head
     again.close()
+
+
+def test_a_torn_slot_does_not_hide_that_its_events_are_gone(tmp_path) -> None:
+    opened = make(tmp_path / "live")
+    fill(opened.log, [[said("a")], [said("b")]])
+    earlier = crash_image(tmp_path / "live", tmp_path / "earlier")
+    fill(opened.log, [[said("c")]])
+    (earlier / "head").write_bytes((tmp_path / "live" / "head").read_bytes())
+    opened.close()
+    tear_newest_slot(earlier / "head")
+    with pytest.raises(LogDamaged, match="half of its anchor"):
+        reopen(earlier)
 
 
 def test_events_beyond_the_anchor_stand(tmp_path) -> None:

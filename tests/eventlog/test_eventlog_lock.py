@@ -66,24 +66,18 @@ def test_the_death_of_a_writer_gives_the_lock_back(tmp_path) -> None:
 
 
 def test_looking_whether_it_is_held_never_makes_a_writer_fail(tmp_path) -> None:
-    import threading
-
     path = tmp_path / "writer.lock"
     WriterLock(path).release()
-    stop = threading.Event()
-
-    def look() -> None:
-        while not stop.is_set():
+    looking = os.fork()
+    if looking == 0:
+        while True:
             is_held(path)
-
-    looking = threading.Thread(target=look)
-    looking.start()
     try:
-        for _ in range(100):
+        for _ in range(500):
             WriterLock(path).release()
     finally:
-        stop.set()
-        looking.join()
+        os.kill(looking, signal.SIGKILL)
+        os.waitpid(looking, 0)
 
 
 def test_a_child_that_inherits_the_lock_does_not_keep_it(tmp_path) -> None:

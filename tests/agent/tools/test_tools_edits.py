@@ -219,3 +219,9 @@ def test_the_diff_for_people_is_a_patch(old: list[str], new: list[str], ended: t
     again = plan(PatchArguments(patch=unified(written)), files, {})
     assert isinstance(again, PlannedEdit), (unified(written), again)
     assert again.changes[0].after == after
+
+
+def test_a_line_put_first_counts_as_one_line():
+    result = planned(edit("b", "a\nb"), b"b\n")
+    assert isinstance(result, PlannedEdit)
+    assert describe(result) == "Edited a.txt. (+1 -0 lines)"

@@ -1,0 +1,56 @@
+"""A world without files, servers or processes: effects end as a script says. For tests and what-if runs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agent.recovery import CarryOn, Evidence, Finish, LeaveOpen, NeverBegan, settle
+from agent.state import State
+from eventlog.effects import AskUser
+from eventlog.events import Body, EffectFinished, EffectStarted
+from eventlog.ids import CallId
+from eventlog.outcomes import Cancelled, Outcome
+
+
+@dataclass(slots=True)
+class ScriptedWorld:
+    """A World. `outcome_of` gives the outcome of an intent at once; None leaves it open until `finish` or an interrupt.
+
+    `evidence`: what `settle` finds of the effects that an earlier process left open; nothing, where none is given."""
+
+    outcome_of: Callable[[EffectStarted], Outcome | None]
+    evidence: Mapping[CallId, Evidence] = field(default_factory=dict)
+    started: list[EffectStarted] = field(default_factory=list)
+    """Every effect that began, in order."""
+    interrupted: list[CallId] = field(default_factory=list)
+    _open: dict[CallId, tuple[EffectStarted, Callable[[Body], None]]] = field(default_factory=dict)
+
+    def start(self, intent: EffectStarted, state: State, put: Callable[[Body], None]) -> None:
+        if isinstance(intent.effect, AskUser):
+            return
+        self.started.append(intent)
+        self._open[intent.call_id] = (intent, put)
+        if (outcome := self.outcome_of(intent)) is not None:
+            self.finish(intent.call_id, outcome)
+
+    def finish(self, call_id: CallId, outcome: Outcome) -> None:
+        """Raises KeyError where nothing of that name is open."""
+        intent, put = self._open.pop(call_id)
+        put(EffectFinished(call_id=call_id, attempt=intent.attempt, outcome=outcome))
+
+    def interrupt(self, call_id: CallId) -> None:
+        self.interrupted.append(call_id)
+        if call_id in self._open:
+            self.finish(call_id, Cancelled(text="", started=True))
+
+    def settle(self, state: State) -> tuple[Sequence[Body], Sequence[EffectStarted]]:
+        bodies: list[Body] = []
+        unfinished: list[EffectStarted] = []
+        for call_id, item in state.open.items():
+            match settle(item.effect, item.attempt, self.evidence.get(call_id, NeverBegan())):
+                case Finish(outcome):
+                    bodies.append(EffectFinished(call_id=call_id, attempt=item.attempt, outcome=outcome))
+                case CarryOn():
+                    unfinished.append(EffectStarted(call_id=call_id, attempt=item.attempt, effect=item.effect))
+                case LeaveOpen():
+                    pass
+        return bodies, unfinished
