@@ -1,5 +1,6 @@
 """The command line. Thin: options to values, a room's function, an exit code. What is slow to import comes late."""
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -22,7 +23,6 @@ FormatName = Literal["text", "json", "stream-json"]
 
 app = typer.Typer(
     name="thalia",
-    help="A coding agent whose every step is logged before it happens.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -46,6 +46,19 @@ Bypass = Annotated[
 AcceptDamage = Annotated[bool, typer.Option("--accept-damage", help="Go on without the events that are lost.")]
 SessionName = Annotated[str | None, typer.Argument(help="Session id, or the beginning of one.")]
 Last = Annotated[bool, typer.Option("--last", help="The session that changed last.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"thalia {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def thalia(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """A coding agent whose every step is logged before it happens."""
 
 
 @app.command("exec")
@@ -82,7 +95,7 @@ def exec_(
     from actors.local import run_new
     from eventlog.ids import SessionId
 
-    parts, run = _run(session, output, merge)
+    parts, run = _run(session, output, merge, options.attended)
     raise typer.Exit(run_new(parts, SessionId(session), options, _read_prompt(prompt), run))
 
 
@@ -112,7 +125,7 @@ def resume(
     from actors.sessions import resolve_session
 
     name = resolve_session(_parts(), session, last or session is None)
-    parts, run = _run(name, output, merge)
+    parts, run = _run(name, output, merge, options.attended)
     said = _read_prompt(prompt) if prompt is not None else None
     raise typer.Exit(run_resumed(parts, name, options, said, run))
 
@@ -184,8 +197,6 @@ def sql(
     output: Output = "text",
 ) -> None:
     """SQL over all sessions."""
-    import duckdb
-
     from eventlog.catalogue import union_view
     from frontends.terminal.tables import result_rows
 
@@ -195,7 +206,7 @@ def sql(
             print(f"left out {path.name}: {why}", file=sys.stderr)
         try:
             columns, rows = view.query(query)
-        except (ValueError, duckdb.Error) as error:
+        except ValueError as error:
             raise Stop(2, f"The query was not run: {str(error).splitlines()[0]}") from error
     print("\n".join(result_rows(columns, rows, output)))
 
@@ -330,13 +341,13 @@ def _parts(screen: "Screen | None" = None) -> "Parts":
     return Parts(environment, load_settings(environment), SystemClock(), screen.on_delta if screen else ignore_delta)
 
 
-def _run(session: str, output: FormatName, merge: bool) -> "tuple[Parts, Run]":
+def _run(session: str, output: FormatName, merge: bool, attended: bool) -> "tuple[Parts, Run]":
     from actors.local import Run
     from frontends.terminal.driver import ask_on_terminal, drive
     from frontends.terminal.screen import Screen, exit_code_of
 
-    screen = Screen(session, output)
-    return _parts(screen), Run(screen, lambda one, go: drive(one, go, screen, ask_on_terminal), exit_code_of, merge)
+    screen, answer = Screen(session, output), ask_on_terminal if attended else None
+    return _parts(screen), Run(screen, lambda one, go: drive(one, go, screen, answer), exit_code_of, merge)
 
 
 def _split(name: str) -> tuple[str, int | None]:
@@ -346,9 +357,17 @@ def _split(name: str) -> tuple[str, int | None]:
     return session, int(seq) if at else None
 
 
+def _accept_any_text() -> None:
+    """A terminal of another encoding, or bytes that are no text, are no reason to stop."""
+    for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
+
+
 def main() -> None:
     """The only place where an exception becomes a sentence and an exit code."""
     os.umask(0o077)
+    _accept_any_text()
     arguments = sys.argv[1:]
     if arguments[:1] in (["-p"], ["--print"]):
         arguments[:1] = ["exec"]
@@ -357,12 +376,20 @@ def main() -> None:
     elif arguments[:1] in (["-r"], ["--resume"]):
         arguments[:1] = ["resume"]
     try:
-        app(arguments, prog_name="thalia")
+        try:
+            app(arguments, prog_name="thalia")
+        finally:
+            print(end="", flush=True)
+    except BrokenPipeError:
+        # Whoever read is gone; what is left to flush goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
     except Exception as error:
+        from frontends.terminal.escape import safe
         from frontends.terminal.failures import explain
 
         code, text = explain(error, _environment().state_folder)
-        print(text, file=sys.stderr)
+        print(safe(text), file=sys.stderr)
         sys.exit(code)
 
 

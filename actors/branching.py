@@ -40,8 +40,10 @@ def fork(parts: Parts, source: SessionId, seq: int | None, target: SessionId) ->
     state, made = fold_events(past), made_worktree(past)
     if made is None or state.worktree is None:
         raise CannotStart(f"At event {at} session {source} had no worktree yet; choose a later event.")
+    if made.in_place:
+        raise CannotStart("A session that works in the checkout itself has no tree of its own, so it cannot be forked.")
     files = find_files(parts, target, Path(made.repository))
-    commit = commit_at(files, past, at)
+    commit = commit_at(files, events, at)
     _pin(files, {"main": commit, "base": state.worktree.base, "work": state.work})
     worktree = MakeWorktree(
         repository=made.repository,

@@ -60,7 +60,6 @@ class Commands:
     ) -> CommandOutcome:
         """Run it, or wait for the run that an earlier process began. Never twice in one attempt."""
         folder = self.folder(call_id, attempt)
-        folder.mkdir(mode=0o700, exist_ok=True)
         extra = {**project.env, "THALIA_CALL": folder.name, "THALIA_RUN": self._room.run_mark}
         env = child_env(self._room.variables, extra)
         env["PATH"] = ":".join([*project.path_entries, env.get("PATH", "/usr/bin:/bin")])
@@ -71,7 +70,7 @@ class Commands:
             result = await self._runner.run(folder, command)
         except ProcessError as error:
             return ToolFailed(text=str(error))
-        return self.outcome(call_id, attempt, result, writes=confinement is None or bool(confinement.writable))
+        return self.outcome(call_id, attempt, result, writes=not (effect.confined and effect.read_only))
 
     async def attach(self, call_id: CallId, attempt: int) -> CommandOutcome:
         result = await self._runner.attach(self.folder(call_id, attempt))
@@ -91,10 +90,10 @@ class Commands:
     ) -> CommandOutcome:
         folder = self.folder(call_id, attempt)
         output = read_output(folder, HEAD, TAIL)
+        self._scrub(folder)
         if isinstance(result, Lost):
             tail = (output.head + output.tail)[-400:].decode(errors="replace")
             return OutcomeUnknown(evidence=f"it began at {result.started_us} µs; its last output was: {tail!r}")
-        self._scrub(folder)
         spill = str(output.path) if output.omitted else None
         text = command_text(output.head, output.tail, output.omitted, result.exit_code, spill)
         text = "\n".join(part for part in (text, _note(result)) if part)

@@ -5,18 +5,18 @@ It takes commands and publishes events; it knows no terminal and no Ray."""
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from actors.files import SessionFiles
 from actors.world import LocalWorld
 from agent.decide import Planner
 from agent.loop import Loop
 from agent.state import State, fold_events
-from eventlog.effects import MakeWorktree, MergeWork
+from eventlog.effects import MakeWorktree, MergeWork, TakeSnapshot
 from eventlog.events import (
     Body,
     Command,
     ContextSet,
-    DamageAccepted,
     EffectStarted,
     Event,
     Interrupted,
@@ -24,7 +24,7 @@ from eventlog.events import (
     SessionOpened,
     UserSaid,
 )
-from eventlog.ids import CallId, CommandId, Commit
+from eventlog.ids import CallId, CommandId, Commit, snapshot_id
 from eventlog.opening import Opened
 from eventlog.outcomes import Merged, Refused
 from processes.runner import Runner
@@ -66,9 +66,9 @@ class Coordinator:
 
     async def reopen(self, bodies: Sequence[Body]) -> State:
         """Take over the log that an earlier process left, settle what it left open, and go on."""
-        lost = self.opened.lost
-        damage = [DamageAccepted(first_lost=lost.first, last_lost=lost.last, kept_at=lost.kept_at)] if lost else []
-        return await self.loop.run(*damage, self._opening(), *bodies)
+        if self.opened.lost is not None:
+            self._publish(self.opened.events[-1])
+        return await self.loop.run(self._opening(), *bodies)
 
     async def say(self, *commands: Command) -> State:
         """Go on until nothing moves without a person."""
@@ -88,6 +88,12 @@ class Coordinator:
         state = self.state
         if state.worktree is None or state.snapshot is None:
             return Refused(text="This session has no worktree of its own; there is nothing to merge.")
+        if state.written != "no" and Path(state.worktree.path) != self.files.repository.root:
+            taken = TakeSnapshot(parent=state.snapshot, at_s=at_s, reason="before a merge")
+            await self.loop.record(EffectStarted(call_id=snapshot_id(state.snapshots + 1), attempt=1, effect=taken))
+            state = await self.loop.wait()
+            if state.worktree is None or state.snapshot is None or state.written != "no":
+                return state.refused or Refused(text="The worktree could not be snapshotted; nothing was merged.")
         effect = MergeWork(
             checkout=str(self.files.repository.root),
             base=state.worktree.base,

@@ -128,6 +128,7 @@ class SessionFiles:
             tree = tree_of(git, effect.snapshot)
             if tree is None or tree == tree_of(git, parent):
                 return ToolFailed(text="Nothing changed since the last commit.")
+            self._follow_log(call_id, parent)
             commit = commit_work(
                 self.repository,
                 self.ref("work"),
@@ -144,6 +145,15 @@ class SessionFiles:
             return ToolFailed(text=_sentence(error, "The commit could not be made"))
         named = "\n".join(f"{file.status} {file.path}" for file in files)
         return ToolSucceeded(text=f"Committed {commit[:12]}.\n{named}", commit=Commit(commit))
+
+    def _follow_log(self, call_id: CallId, parent: Commit) -> None:
+        """After a rewind the ref is ahead of the log, which is right; what it held stays under another name."""
+        git, ref, kept = self.repository.git, self.ref("work"), self.ref(f"work-before/{call_id}")
+        held, saved = read_ref(git, ref), read_ref(git, kept)
+        if held is None or held == parent or saved not in (None, held):
+            return
+        move_ref(git, kept, held, (None,))
+        move_ref(git, ref, parent, (held,))
 
     def merge(self, call_id: CallId, effect: MergeWork) -> Merged | Refused:
         try:

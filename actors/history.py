@@ -9,8 +9,8 @@ from actors.files import SessionFiles
 from agent.models.requests import BUILDERS, RequestCache
 from agent.state import State, apply, fold_events
 from agent.tools.files import redo
-from eventlog.effects import CallModel, RunTool
-from eventlog.events import EffectFinished, EffectStarted, Event, Rewound
+from eventlog.effects import AskUser, CallModel, RunTool, TakeSnapshot
+from eventlog.events import EffectFinished, EffectStarted, Event, Forked, Rewound
 from eventlog.ids import CallId, Commit
 from eventlog.outcomes import SnapshotTaken, ToolSucceeded, WorktreeReady
 from worktrees.restore import checkout_tree
@@ -89,11 +89,14 @@ def up_to(events: Sequence[Event], seq: int) -> list[Event]:
 
 
 def commit_at(files: SessionFiles, events: Sequence[Event], seq: int) -> Commit:
-    """The tree at an event: the last snapshot and the edits after it. Raises ReplayError, GitError."""
+    """The tree at an event: the last snapshot and the edits after it. What a command wrote stands in the snapshot that
+    was taken before anything else was written. Raises ReplayError, GitError."""
     past = up_to(events, seq)
     state = fold_events(past)
     if state.snapshot is None:
         raise ReplayError(f"At event {seq} the session had no worktree yet.")
+    if state.written == "more" and not _is_writing(state) and (later := _snapshot_of_now(events, seq)) is not None:
+        return later
     edits = _edits_since_snapshot(past, state)
     if not edits:
         return state.snapshot
@@ -105,6 +108,30 @@ def commit_at(files: SessionFiles, events: Sequence[Event], seq: int) -> Commit:
                 raise ReplayError(f"An edit before event {seq} cannot be made again on the snapshot before it.")
         changed = tuple(dict.fromkeys(change.path for effect in edits for change in effect.changes))
         return Commit(commit_files(files.repository, state.snapshot, tree, changed, message=f"Tree at event {seq}"))
+
+
+def _snapshot_of_now(events: Sequence[Event], seq: int) -> Commit | None:
+    """The first snapshot after `seq`, where nothing was written in between."""
+    for event in events:
+        if event.seq <= seq:
+            continue
+        match event.body:
+            case EffectFinished(outcome=SnapshotTaken(commit=commit)):
+                return commit
+            case EffectStarted(effect=TakeSnapshot() | CallModel() | AskUser()):
+                continue
+            case EffectStarted(effect=RunTool(effect_class="read" | "commit")):
+                continue
+            case EffectStarted() | Rewound() | Forked():
+                return None
+            case _:
+                continue
+    return None
+
+
+def _is_writing(state: State) -> bool:
+    running = [item.effect for item in state.open.values() if isinstance(item.effect, RunTool)]
+    return any(effect.effect_class in ("edit", "command") for effect in running)
 
 
 def checkout_at(files: SessionFiles, events: Sequence[Event], seq: int, target: Path) -> None:

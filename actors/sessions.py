@@ -18,12 +18,13 @@ from actors.building import (
 )
 from actors.coordinator import Coordinator, changes_mode
 from actors.files import SessionFiles
+from actors.history import commit_at
 from agent.models.client import ModelClient
 from agent.state import State, fold_events
 from eventlog.catalogue import find_session, list_sessions
 from eventlog.effects import MakeWorktree
 from eventlog.errors import LogNotFound
-from eventlog.events import Body, Continued, Event, LimitsSet, Mode, ModeChosen, Sandbox, UserSaid
+from eventlog.events import Body, ContextSet, Continued, Event, LimitsSet, Mode, ModeChosen, Sandbox, UserSaid
 from eventlog.events import EffectStarted as Started
 from eventlog.ids import CallId, CommandId, Commit, SessionId
 from eventlog.opening import Opened, create_log, open_log
@@ -84,15 +85,11 @@ def prepare_new(
     mode = _mode(parts, options)
     sandbox = try_sandbox(mode)
     rules = make_rules(parts.settings, allowed(options), options.denied)
-    limits = _limits(parts, options)
+    limits = _limits(parts, options, None)
     bound = BUDGETED_OUTPUT_TOKENS if limits.max_budget_usd is not None else None
     snapshots = options.snapshots and not options.in_place
     context = make_context(parts, target, files, mode, snapshots=snapshots, bound=bound, schema=options.schema)
-    if limits.max_budget_usd is not None and (context.input_usd is None or context.output_usd is None):
-        raise CannotStart(
-            f"No price is known for {context.model}, so a budget cannot be kept; add it under [prices] in "
-            f"{parts.environment.config_file}, or leave out --max-budget-usd."
-        )
+    _check_budget(parts, limits, context)
     model = client or connect(parts, target)
     opened = create_log(parts.environment.sessions / session, session, parts.clock, parts.redactor)
     coordinator = build(
@@ -143,28 +140,24 @@ def _reopen(parts: Parts, opened: Opened, options: Options, prompt: str | None, 
     mode = _resumed_mode(parts, options, state.mode)
     sandbox = try_sandbox(mode)
     bodies: list[Body] = []
+    if again := _worktree_again(parts, files, opened.events, state):
+        bodies.append(Started(call_id=CallId(f"w{opened.log.epoch}"), attempt=1, effect=again))
     if changes_mode(state, mode):
         bodies.append(mode)
     target = None if client is not None else pick_model(parts, options.model or state.context.model)
-    if options.model is not None and target is not None:
-        bound = state.context.token_bound
-        bodies.append(make_context(parts, target, files, mode, snapshots=state.context.snapshots, bound=bound))
+    context, limits = state.context, state.limits
     if options.max_turns is not None or options.max_budget_usd is not None:
-        bodies.append(_limits(parts, options))
+        limits = _limits(parts, options, state.limits)
+        bodies.append(limits)
+    if options.model is not None and target is not None:
+        bound, snapshots = context.token_bound, context.snapshots
+        context = make_context(parts, target, files, mode, snapshots=snapshots, bound=bound)
+        bodies.append(context)
+    _check_budget(parts, limits, context)
     if prompt:
         bodies.append(UserSaid(id=new_command_id(), text=prompt))
-    elif not state.active and state.ending is not None and state.ending.ending not in ("done", "withheld"):
+    elif _stopped_early(state):
         bodies.append(Continued(id=new_command_id()))
-    if not worktree.in_place and state.worktree is not None and files.pool.adopt(session) is None:
-        # It was given back after a merge, or gc took it: the log knows what was in it.
-        again = MakeWorktree(
-            repository=worktree.repository,
-            head=state.snapshot or state.worktree.base,
-            base=state.worktree.base,
-            carry_dirty=False,
-            at_s=parts.clock.now_us() // 1_000_000,
-        )
-        bodies.insert(0, Started(call_id=CallId(f"w{opened.log.epoch}"), attempt=1, effect=again))
     rules = make_rules(parts.settings, allowed(options), options.denied)
     model = connect(parts, target) if target is not None else client
     assert model is not None
@@ -172,6 +165,32 @@ def _reopen(parts: Parts, opened: Opened, options: Options, prompt: str | None, 
         parts, opened, files, rules, model, sandbox=sandbox, own=not worktree.in_place, readable=options.add_dirs
     )
     return Ready(coordinator, tuple(bodies), None, None)
+
+
+def _worktree_again(parts: Parts, files: SessionFiles, events: Sequence[Event], state: State) -> MakeWorktree | None:
+    """Where the session has no worktree: it could not be made, was given back after a merge, or somebody deleted it."""
+    made = [e.body.effect for e in events if isinstance(e.body, Started) and isinstance(e.body.effect, MakeWorktree)]
+    if made[0].in_place or any(isinstance(item.effect, MakeWorktree) for item in state.open.values()):
+        return None
+    if state.worktree is None:
+        return made[-1]
+    found = files.pool.adopt(events[0].session)
+    if found is not None and found.path.is_dir():
+        return None
+    return MakeWorktree(
+        repository=made[0].repository,
+        head=commit_at(files, events, events[-1].seq),
+        base=state.worktree.base,
+        carry_dirty=False,
+        at_s=parts.clock.now_us() // 1_000_000,
+    )
+
+
+def _stopped_early(state: State) -> bool:
+    """Whether a turn is to be taken up again: it ended before its task was done, or a fork or a rewind cut it."""
+    if state.active:
+        return False
+    return bool(state.messages) if state.ending is None else state.ending.ending not in ("done", "withheld")
 
 
 def allowed(options: Options) -> tuple[str, ...]:
@@ -217,11 +236,22 @@ def _resumed_mode(parts: Parts, options: Options, before: ModeChosen) -> ModeCho
     return _mode(parts, chosen)
 
 
-def _limits(parts: Parts, options: Options) -> LimitsSet:
+def _limits(parts: Parts, options: Options, before: LimitsSet | None) -> LimitsSet:
+    """What was chosen now, else what held before, else the settings."""
     settings = parts.settings
+    turns, budget = (before.max_turns, before.max_budget_usd) if before else (None, None)
     return LimitsSet(
         id=new_command_id(),
-        max_turns=options.max_turns or settings.max_turns,
-        max_budget_usd=options.max_budget_usd or settings.max_budget_usd,
+        max_turns=options.max_turns or turns or settings.max_turns,
+        max_budget_usd=options.max_budget_usd or budget or settings.max_budget_usd,
         max_attempts=settings.max_attempts,
     )
+
+
+def _check_budget(parts: Parts, limits: LimitsSet, context: ContextSet) -> None:
+    """Raises CannotStart."""
+    if limits.max_budget_usd is not None and (context.input_usd is None or context.output_usd is None):
+        raise CannotStart(
+            f"No price is known for {context.model}, so a budget cannot be kept; add it under [prices] in "
+            f"{parts.environment.config_file}, or leave out --max-budget-usd."
+        )

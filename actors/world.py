@@ -69,14 +69,16 @@ class LocalWorld:
         self._intents: dict[CallId, EffectStarted] = {}
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="effect")
 
-    def start(self, intent: EffectStarted, state: State, put: Callable[[Body], None]) -> None:
+    def start(self, intent: EffectStarted, state: State, put: Callable[[Body | Exception], None]) -> None:
         if isinstance(intent.effect, AskUser):
             return
         self._intents[intent.call_id] = intent
         # The body is taken now: the cache moves on with the conversation.
         effect = intent.effect
         body = self._requests.body(effect.max_output_tokens) if isinstance(effect, CallModel) else b""
-        self._tasks[intent.call_id] = asyncio.create_task(self._carry_out(intent, state, body, put))
+        task = asyncio.create_task(self._carry_out(intent, state, body, put))
+        task.add_done_callback(lambda ended: _tell_defect(ended, put))
+        self._tasks[intent.call_id] = task
 
     def interrupt(self, call_id: CallId) -> None:
         intent = self._intents.get(call_id)
@@ -134,7 +136,9 @@ class LocalWorld:
             case _:
                 assert_never(found)
 
-    async def _carry_out(self, intent: EffectStarted, state: State, body: bytes, put: Callable[[Body], None]) -> None:
+    async def _carry_out(
+        self, intent: EffectStarted, state: State, body: bytes, put: Callable[[Body | Exception], None]
+    ) -> None:
         reached(f"before_{intent.effect.kind}")
         try:
             outcome = await self._perform(intent, state, body)
@@ -240,6 +244,12 @@ class LocalWorld:
 
     async def _in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **kwargs))
+
+
+def _tell_defect(task: asyncio.Task[None], put: Callable[[Body | Exception], None]) -> None:
+    """Without an outcome the session would wait for ever."""
+    if not task.cancelled() and isinstance(defect := task.exception(), Exception):
+        put(defect)
 
 
 def _lost(effect: RunTool, attempt: int, outcome: CommandOutcome) -> Outcome:

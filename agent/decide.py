@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from agent.state import PendingCall, State, last_reply
-from eventlog.effects import AskUser, CallModel, RunTool, TakeSnapshot
+from eventlog.effects import AskUser, CallModel, MakeWorktree, RunTool, TakeSnapshot
 from eventlog.events import Body, CallRejected, EffectStarted, Ending, TurnEnded
 from eventlog.ids import CallId, ask_id, model_call_id, snapshot_id
-from eventlog.outcomes import ModelFailed
+from eventlog.outcomes import ModelFailed, Refused
 
 LOST_ATTEMPTS_TEXT = "The model could not be reached"
 
@@ -56,9 +56,9 @@ def decide(state: State, planner: Planner) -> Sequence[Body]:
     if not state.active:
         return ()
     if state.interrupting:
-        return _decide_interrupt(state)
+        return _decide_interrupt(state, planner)
     if state.refused is not None:
-        return () if state.open else (TurnEnded(ending="failed", text=state.refused.text),)
+        return _decide_refused(state, state.refused)
     if state.calls:
         return _decide_calls(state, planner)
     if any(isinstance(item.effect, CallModel) for item in state.open.values()):
@@ -66,28 +66,45 @@ def decide(state: State, planner: Planner) -> Sequence[Body]:
     return _decide_turn(state, planner)
 
 
-def _decide_interrupt(state: State) -> Sequence[Body]:
-    unstarted = [item for item in state.calls if item.status in ("waiting", "asked", "approved")]
-    if unstarted:
-        text = "Not started: the user interrupted the turn."
-        return [CallRejected(call_id=item.call.id, why="interrupted", text=text) for item in unstarted]
-    if any(not isinstance(item.effect, AskUser) for item in state.open.values()):
-        return ()
-    return (TurnEnded(ending="interrupted", text="Interrupted."),)
+def _decide_interrupt(state: State, planner: Planner) -> Sequence[Body]:
+    if rejections := _reject_unstarted(state, "the user interrupted the turn"):
+        return rejections
+    if state.refused is None and (snapshot := _decide_snapshot(state, planner, "at an interrupt")):
+        return snapshot
+    return () if state.open else (TurnEnded(ending="interrupted", text="Interrupted."),)
+
+
+def _decide_refused(state: State, refused: Refused) -> Sequence[Body]:
+    if rejections := _reject_unstarted(state, refused.text.rstrip(".")):
+        return rejections
+    return () if state.open else (TurnEnded(ending="failed", text=refused.text),)
+
+
+def _reject_unstarted(state: State, why: str) -> Sequence[Body]:
+    rejections: list[Body] = []
+    for item in state.calls:
+        if item.status in ("waiting", "asked", "approved"):
+            text = f"Not started: {why}."
+            if item.lost is not None and item.lost.effect_class == "command":
+                text = f"It began, and may have run in part or in whole; it was not run again: {why}."
+            rejections.append(CallRejected(call_id=item.call.id, why="interrupted", text=text))
+    return rejections
 
 
 def _decide_calls(state: State, planner: Planner) -> Sequence[Body]:
     """Start what may start: calls in order, a writing one alone, reads beside each other until the first writer."""
     if state.worktree is None:
-        return ()
+        coming = any(isinstance(item.effect, MakeWorktree) for item in state.open.values())
+        return () if coming else _reject_unstarted(state, "this session has no worktree")
+    unsettled = False
     for item in state.calls:
         writes = planner.writes(item.call.name)
         if item.status in ("waiting", "approved"):
-            others = any(isinstance(other.effect, RunTool) for other in state.open.values())
-            if writes and (others or _open_snapshot(state)):
+            if writes and (unsettled or _open_snapshot(state)):
                 return ()
             return _start_call(state, planner, item)
-        if writes and item.status != "settled":
+        unsettled = unsettled or item.status != "settled"
+        if writes and unsettled:
             return ()
     return ()
 
@@ -96,8 +113,8 @@ def _start_call(state: State, planner: Planner, item: PendingCall) -> Sequence[B
     plan = planner.plan_tool(state, item)
     match plan:
         case Start(effect):
-            if effect.effect_class in ("command", "commit") and (
-                first := _decide_snapshot(state, planner, "before a command")
+            if _wants_snapshot(state, effect) and (
+                first := _decide_snapshot(state, planner, "before a call that writes")
             ):
                 return first
             return (EffectStarted(call_id=item.call.id, attempt=item.attempts + 1, effect=effect),)
@@ -110,9 +127,23 @@ def _start_call(state: State, planner: Planner, item: PendingCall) -> Sequence[B
             assert_never(plan)
 
 
+def _wants_snapshot(state: State, effect: RunTool) -> bool:
+    """Whether it may be undone one day, or is made of the files as they are; what cannot write needs none. An edit
+    wants one after a command, so that the tree at each event is a snapshot and the edits after it."""
+    match effect.effect_class:
+        case "commit":
+            return True
+        case "command":
+            return not (effect.confined and effect.read_only)
+        case "edit":
+            return state.written == "more"
+        case _:
+            return False
+
+
 def _decide_snapshot(state: State, planner: Planner, reason: str) -> Sequence[Body]:
-    wanted = state.context is not None and state.context.snapshots and state.written and state.snapshot is not None
-    if not wanted or _open_snapshot(state) or state.snapshot is None:
+    wanted = state.context is not None and state.context.snapshots and state.worktree is not None
+    if not wanted or state.written == "no" or _open_snapshot(state) or state.snapshot is None:
         return ()
     effect = TakeSnapshot(parent=state.snapshot, at_s=planner.now_s(), reason=reason)
     return (EffectStarted(call_id=snapshot_id(state.snapshots + 1), attempt=1, effect=effect),)
@@ -150,7 +181,9 @@ def _decide_retry(state: State, planner: Planner) -> Sequence[Body]:
         if not outcome.retry:
             return _end_when_quiet(state, planner, TurnEnded(ending="model_unavailable", text=outcome.text))
         if attempt >= state.limits.max_attempts:
-            text = f"{LOST_ATTEMPTS_TEXT} in {attempt} attempts: {outcome.text.rstrip('.')}. `thalia resume` tries again."
+            text = (
+                f"{LOST_ATTEMPTS_TEXT} in {attempt} attempts: {outcome.text.rstrip('.')}. `thalia resume` tries again."
+            )
             return _end_when_quiet(state, planner, TurnEnded(ending="model_unavailable", text=text))
         delay_ms = outcome.wait_ms
     return _call_model(state, planner, call_id, attempt + 1, delay_ms)

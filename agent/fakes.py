@@ -22,9 +22,9 @@ class ScriptedWorld:
     started: list[EffectStarted] = field(default_factory=list)
     """Every effect that began, in order."""
     interrupted: list[CallId] = field(default_factory=list)
-    _open: dict[CallId, tuple[EffectStarted, Callable[[Body], None]]] = field(default_factory=dict)
+    _open: dict[CallId, tuple[EffectStarted, Callable[[Body | Exception], None]]] = field(default_factory=dict)
 
-    def start(self, intent: EffectStarted, state: State, put: Callable[[Body], None]) -> None:
+    def start(self, intent: EffectStarted, state: State, put: Callable[[Body | Exception], None]) -> None:
         if isinstance(intent.effect, AskUser):
             return
         self.started.append(intent)

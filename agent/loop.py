@@ -6,15 +6,18 @@ from typing import Protocol
 
 from agent.decide import Planner, decide
 from agent.state import State, apply
+from eventlog.effects import CallModel
 from eventlog.events import Body, Draft, EffectStarted, Event, Interrupted
 from eventlog.ids import CallId
 from eventlog.seams import Log, Prepared
 
 
 class World(Protocol):
-    """Where effects happen. Each gets exactly one EffectFinished put into the inbox, some time later."""
+    """Where effects happen. Each gets exactly one EffectFinished put into the inbox, some time later.
 
-    def start(self, intent: EffectStarted, state: State, put: Callable[[Body], None]) -> None: ...
+    A defect is put there as the exception it is: it ends the run, and the effect is settled by the next one."""
+
+    def start(self, intent: EffectStarted, state: State, put: Callable[[Body | Exception], None]) -> None: ...
 
     def interrupt(self, call_id: CallId) -> None:
         """End an effect early; its outcome says how far it came."""
@@ -30,7 +33,7 @@ class Loop:
         self, log: Log, planner: Planner, world: World, state: State, publish: Callable[[Event], None]
     ) -> None:
         self.state = state
-        self.inbox: asyncio.Queue[Body] = asyncio.Queue()
+        self.inbox: asyncio.Queue[Body | Exception] = asyncio.Queue()
         self._log, self._planner, self._world, self._publish = log, planner, world, publish
 
     async def run(self, *opening: Body) -> State:
@@ -45,11 +48,19 @@ class Loop:
 
     async def wait(self) -> State:
         while not (self.state.resting and self.inbox.empty()):
-            await self.record(await self.inbox.get())
+            items = [await self.inbox.get()]
+            # What came in meanwhile goes into the same transaction.
+            while not self.inbox.empty():
+                items.append(self.inbox.get_nowait())
+            for item in items:
+                if isinstance(item, Exception):
+                    raise item
+            await self.record(*[item for item in items if not isinstance(item, Exception)])
         return self.state
 
     async def record(self, *bodies: Body) -> None:
         """One transaction: these bodies and the intents that follow. Then, and only then, the effects begin."""
+        before = self.state.commands
         state, batch = advance(self.state, bodies, self._log.prepare, self._planner)
         events = await self._log.append(batch) if batch else ()
         self.state = state
@@ -58,11 +69,14 @@ class Loop:
             match event.body:
                 case EffectStarted() as intent:
                     self._world.start(intent, state, self.inbox.put_nowait)
-                case Interrupted():
+                case Interrupted(id=id) if id not in before:
                     for call_id in state.open:
                         self._world.interrupt(call_id)
                 case _:
                     pass
+        if any(isinstance(item.effect, CallModel) for item in state.open.values()):
+            # The next append is a model's reply away; while a tool runs, its outcome would have to wait.
+            self._log.checkpoint_when_large()
 
 
 def advance(

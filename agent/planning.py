@@ -156,6 +156,7 @@ class ToolPlanner:
         )
         verdict = judge_command(parsed, facts, mode.mode, mode.sandbox, self._rules)
         scripts = {str(path): _digest(path) for path in script_files(parsed, worktree)}
+        only_reads = isinstance(judge_command(parsed, facts, "plan", mode.sandbox, self._rules), Allow)
         # What a person let out of the sandbox runs outside it; all else stays in.
         leaves = isinstance(verdict, AskVerdict) and bool(verdict.why_sandbox_is_not_enough)
         effect = RunTool(
@@ -165,8 +166,9 @@ class ToolPlanner:
             allowed_by=_words(verdict),
             snapshot=state.snapshot if _restorable(state, around) else None,
             confined=confined and not leaves,
-            read_only=mode.mode == "plan" or mode.sandbox == "read-only",
-            restore_first=call.lost is not None and call.lost.confined and _restorable(state, around),
+            # What is known to read only cannot write either, and so needs no snapshot before or after it.
+            read_only=only_reads or mode.mode == "plan" or mode.sandbox == "read-only",
+            restore_first=_needs_restore(call) and _restorable(state, around),
         )
         return self._rule(state, call, effect, verdict, scripts)
 
@@ -224,6 +226,11 @@ def reserve(context: ContextSet, request_bytes: int) -> float:
         return 0.0
     output = context.token_bound or UNBOUNDED_OUTPUT_TOKENS
     return (request_bytes / BYTES_A_TOKEN * prices.input_usd + output * prices.output_usd) / 1e6
+
+
+def _needs_restore(call: PendingCall) -> bool:
+    """Whether a lost attempt may have left traces that can be removed."""
+    return call.lost is not None and call.lost.confined and not call.lost.read_only
 
 
 def _restorable(state: State, around: Surroundings) -> bool:

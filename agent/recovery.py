@@ -116,6 +116,8 @@ def _settle_tool(effect: RunTool, attempt: int, evidence: Evidence) -> Settlemen
 
 def vanish(effect: RunTool, attempt: int, text: str) -> AttemptLost | OutcomeUnknown:
     """A command that began and left no result: run again only where the tree can be set back to before it."""
+    if effect.confined and effect.read_only and attempt < MAX_ATTEMPTS:
+        return AttemptLost(evidence=f"{text}; it could write nothing, so it is run again")
     if effect.confined and effect.snapshot is not None and attempt < MAX_ATTEMPTS:
         return AttemptLost(evidence=f"{text}; the worktree is set back and it is run again")
     return OutcomeUnknown(evidence=text)

@@ -3,12 +3,13 @@
 `apply` is the only thing that changes a state, and a state is never changed: a new one takes its place."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_item
 from typing import Literal, assert_never
 
 from pyrsistent import PMap, PVector, pmap, pvector
 
-from agent.results import text_for_model
+from agent.results import ToolOutcome, text_for_model
 from eventlog.effects import AskUser, CallModel, Effect, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import (
     Approved,
@@ -25,6 +26,7 @@ from eventlog.events import (
     Event,
     Forked,
     Interrupted,
+    LeaseGranted,
     LimitsSet,
     ModeChosen,
     Rewound,
@@ -51,6 +53,7 @@ from eventlog.outcomes import (
 )
 
 CallStatus = Literal["waiting", "asked", "approved", "running", "settled"]
+Written = Literal["no", "edits", "more"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class FailedAttempt:
     outcome: ModelFailed | AttemptLost
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class State:
     epoch: int = 0
     context: ContextSet | None = None
@@ -96,8 +99,8 @@ class State:
     open: Mapping[CallId, OpenEffect] = field(default_factory=dict)
     worktree: WorktreeReady | None = None
     snapshot: Commit | None = None
-    written: bool = False
-    """The worktree may differ from `snapshot`."""
+    written: Written = "no"
+    """How the worktree may differ from `snapshot`: by edits, which can be made again, or by more."""
     work: Commit | None = None
     """The latest commit that the tool `commit` made."""
     seen: PMap[str, Digest] = field(default_factory=lambda: pmap({}))
@@ -134,21 +137,26 @@ class State:
     def asks(self) -> Mapping[CallId, AskUser]:
         return {call: item.effect for call, item in self.open.items() if isinstance(item.effect, AskUser)}
 
-    def pending(self, call_id: CallId) -> PendingCall | None:
-        return next((item for item in self.calls if item.call.id == call_id), None)
-
 
 def fold_events(events: Sequence[Event], state: State | None = None) -> State:
     """The state after `events`, which begin at seq 1 where one of them is Rewound."""
     rewinds = [index for index, event in enumerate(events) if isinstance(event.body, Rewound)]
     if not rewinds:
-        return fold(_apply_event, state or State(), events)
+        return fold(apply, state or State(), (event.body for event in events))
     last = rewinds[-1]
     body = events[last].body
     assert isinstance(body, Rewound)
     before = fold_events(events[:last], state)
     target = fold_events([event for event in events[:last] if event.seq <= body.to_seq], state)
-    return fold(_apply_event, rewind(target, before, body), events[last + 1 :])
+    return fold(apply, rewind(target, before, body), (event.body for event in events[last + 1 :]))
+
+
+def replace(state: State, **changes: object) -> State:
+    """dataclasses.replace, which calls the constructor with all thirty fields, takes ten times as long: a fold of a
+    hundred thousand events is mostly this."""
+    new = object.__new__(State)
+    new.__dict__.update(state.__dict__, **changes)
+    return new
 
 
 def rewind(target: State, present: State, body: Rewound) -> State:
@@ -160,7 +168,7 @@ def rewind(target: State, present: State, body: Rewound) -> State:
         limits=present.limits,
         worktree=present.worktree,
         snapshot=body.restored or target.snapshot,
-        written=False,
+        written="no",
         queued=(),
         model_calls=present.model_calls,
         snapshots=present.snapshots,
@@ -174,6 +182,11 @@ def rewind(target: State, present: State, body: Rewound) -> State:
 
 def apply(state: State, body: Body) -> State:
     match body:
+        # First, because they are most of a log.
+        case EffectStarted():
+            return _apply_start(state, body)
+        case EffectFinished():
+            return _apply_outcome(state, body)
         case UserSaid() | Approved() | Denied() | Interrupted() | Continued() | ModeChosen() | LimitsSet():
             if body.id in state.commands:
                 return state
@@ -182,25 +195,17 @@ def apply(state: State, body: Body) -> State:
             return replace(state, epoch=body.epoch)
         case ContextSet():
             return replace(state, context=body)
-        case EffectStarted():
-            return _apply_start(state, body)
-        case EffectFinished():
-            return _apply_outcome(state, body)
         case CallRejected():
             return _apply_rejection(state, body)
         case TurnEnded():
             return _next_turn(replace(state, active=False, interrupting=False, failed=None, ending=body, refused=None))
         case Forked():
-            return replace(_closed(state), worktree=None)
-        case DamageAccepted() | Rewound():
+            return replace(_closed(state), worktree=None, written="no")
+        case DamageAccepted() | LeaseGranted() | Rewound():
             # Rewound needs the events before it: fold_events sees to it.
             return state
         case _:
             assert_never(body)
-
-
-def _apply_event(state: State, event: Event) -> State:
-    return apply(state, event.body)
 
 
 def _apply_command(state: State, body: Command) -> State:
@@ -220,7 +225,7 @@ def _apply_command(state: State, body: Command) -> State:
         case Continued():
             if state.active or not state.messages:
                 return state
-            return replace(state, active=True, ending=None, turn_calls=0, withheld=0, failed=None, refused=None)
+            return _begin_turn(state)
         case ModeChosen():
             return replace(state, mode=body)
         case LimitsSet():
@@ -242,13 +247,11 @@ def _apply_start(state: State, body: EffectStarted) -> State:
         case AskUser():
             return _update(state, body.effect.about, status="asked", asks=body.attempt)
         case MakeWorktree():
-            return replace(state, worktree=None)
+            return replace(state, worktree=None, refused=None)
         case TakeSnapshot():
             return replace(state, snapshots=state.snapshots + 1)
-        case MergeWork():
+        case RestoreTree() | MergeWork():
             return replace(state, refused=None)
-        case RestoreTree():
-            return state
         case _:
             assert_never(body.effect)
 
@@ -270,10 +273,10 @@ def _apply_outcome(state: State, body: EffectFinished) -> State:
         case AttemptLost() as lost:
             return _charge(replace(state, failed=FailedAttempt(body.call_id, body.attempt, lost)), lost.charged_usd)
         case WorktreeReady() as ready:
-            return replace(state, worktree=ready, snapshot=ready.start or ready.base, written=False)
+            return replace(state, worktree=ready, snapshot=ready.start or ready.base, written="no")
         case SnapshotTaken() as taken:
             # Nothing that writes starts while a snapshot is taken.
-            return replace(state, snapshot=taken.commit, written=False)
+            return replace(state, snapshot=taken.commit, written="no")
         case Merged() as merged:
             return replace(state, merged=merged)
         case Refused() as refused:
@@ -299,25 +302,14 @@ def _apply_reply(state: State, reply: ModelReplied) -> State:
 
 def _apply_rejection(state: State, body: CallRejected) -> State:
     """The question about the call goes with it. One whose lost run nobody undid may have written."""
-    item = state.pending(body.call_id)
-    lost = item is not None and item.lost is not None and item.lost.effect_class == "command"
-    still = {key: value for key, value in state.open.items() if _asks_about(value.effect) != body.call_id}
-    withheld = state.withheld + (body.why == "withheld")
-    return _settle(
-        replace(state, open=still, withheld=withheld, written=state.written or lost), body.call_id, body.text
-    )
+    lost = {item.call.id for item in state.calls if item.lost is not None and item.lost.effect_class == "command"}
+    asks = [key for key, question in state.asks.items() if question.about == body.call_id]
+    still = {key: value for key, value in state.open.items() if key not in asks}
+    state = replace(state, open=still, withheld=state.withheld + (body.why == "withheld"))
+    return _settle(_write(state, "more") if body.call_id in lost else state, body.call_id, body.text)
 
 
-def _asks_about(effect: Effect) -> CallId | None:
-    return effect.about if isinstance(effect, AskUser) else None
-
-
-def _apply_tool_result(
-    state: State,
-    call_id: CallId,
-    effect: Effect,
-    outcome: ToolSucceeded | ToolFailed | Conflicted | Cancelled | OutcomeUnknown,
-) -> State:
+def _apply_tool_result(state: State, call_id: CallId, effect: Effect, outcome: ToolOutcome) -> State:
     seen = state.seen
     if isinstance(outcome, ToolSucceeded):
         for file in outcome.seen:
@@ -327,8 +319,13 @@ def _apply_tool_result(
                 seen = seen.set(change.path, change.after) if change.after else seen.discard(change.path)
     wrote = isinstance(outcome, OutcomeUnknown | Conflicted) or outcome.wrote
     work = outcome.commit if isinstance(outcome, ToolSucceeded) and outcome.commit else state.work
-    state = replace(state, seen=seen, written=state.written or wrote, work=work)
+    again = isinstance(outcome, ToolSucceeded) and isinstance(effect, RunTool) and effect.effect_class == "edit"
+    state = _write(replace(state, seen=seen, work=work), "no" if not wrote else "edits" if again else "more")
     return _settle(state, call_id, text_for_model(outcome))
+
+
+def _write(state: State, how: Written) -> State:
+    return replace(state, written=max(state.written, how, key=("no", "edits", "more").index))
 
 
 def _next_turn(state: State) -> State:
@@ -336,18 +333,11 @@ def _next_turn(state: State) -> State:
     if not state.queued:
         return state
     messages = state.messages.extend(UserMessage(text=text) for text in state.queued)
-    return replace(
-        state,
-        messages=messages,
-        queued=(),
-        active=True,
-        ending=None,
-        turn_calls=0,
-        withheld=0,
-        failed=None,
-        refused=None,
-        merged=None,
-    )
+    return replace(_begin_turn(state), messages=messages, queued=(), merged=None)
+
+
+def _begin_turn(state: State) -> State:
+    return replace(state, active=True, ending=None, turn_calls=0, withheld=0, failed=None, refused=None)
 
 
 def _settle(state: State, call_id: CallId, text: str) -> State:
@@ -357,9 +347,9 @@ def _settle(state: State, call_id: CallId, text: str) -> State:
         return state
     state = replace(state, messages=state.messages.extend(_results(state.calls)), calls=())
     # Results first, then what the user said while the calls ran; an interrupted turn leaves that to the next one.
-    said = () if state.interrupting else state.queued
-    messages = state.messages.extend(UserMessage(text=text) for text in said)
-    return replace(state, messages=messages, queued=state.queued[len(said) :])
+    if state.interrupting:
+        return state
+    return replace(state, messages=state.messages.extend(UserMessage(text=text) for text in state.queued), queued=())
 
 
 def _results(calls: Sequence[PendingCall]) -> list[ToolMessage]:
@@ -371,8 +361,8 @@ def _results(calls: Sequence[PendingCall]) -> list[ToolMessage]:
 def _closed(state: State) -> State:
     """At rest, with a result for each open call, so that any provider takes the conversation."""
     unknown = "The session was taken back or forked while this call was open; whether it ran is unknown."
-    results = _results([replace(item, result=item.result or unknown) for item in state.calls])
-    messages = state.messages.extend(results)
+    calls = [replace_item(item, result=item.result or unknown) for item in state.calls]
+    messages = state.messages.extend(_results(calls))
     return replace(
         state, messages=messages, calls=(), open={}, active=False, interrupting=False, failed=None, refused=None
     )
@@ -392,7 +382,7 @@ def _answer(state: State, ask: CallId, status: CallStatus, binding: Digest | Non
 
 
 def _update(state: State, call_id: CallId, **changes: object) -> State:
-    calls = tuple(replace(item, **changes) if item.call.id == call_id else item for item in state.calls)
+    calls = tuple(replace_item(item, **changes) if item.call.id == call_id else item for item in state.calls)
     return replace(state, calls=calls)
 
 

@@ -48,8 +48,7 @@ def step_bodies(number: int, draw: random.Random) -> list[Body]:
     def words(count: int) -> str:
         return " ".join(draw.choices(WORDS, k=count))
 
-    model = model_call_id(number)
-    tool = tool_call_id(model, 1)
+    model, tool = model_call_id(number), tool_call_id(model_call_id(number), 1)
     arguments = json.dumps({"command": "pytest -q " + words(5)})
     intent = CallModel(model="m", builder="chat/1", request_hash=Digest("a" * 64), request_bytes=12345, messages=number)
     message = AssistantMessage(

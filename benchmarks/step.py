@@ -30,18 +30,21 @@ from eventlog.ids import SessionId
 from eventlog.seams import SystemClock
 from worktrees.sample import make_repository
 
+READS, WRITES = "true", "wait"
+"""A builtin each, equally fast. The second is not known to only read, so snapshots are taken around it."""
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 class Server:
     """The loopback model server, playing `steps` commands, with `delay_ms` before each reply."""
 
-    def __init__(self, folder: Path, steps: int, delay_ms: int = 0) -> None:
-        call = {"tool_calls": [{"name": "shell", "arguments": {"command": "true"}}], "delay_ms": delay_ms}
-        script, port = folder / f"script-{delay_ms}.json", folder / f"port-{delay_ms}"
+    def __init__(self, folder: Path, steps: int, command: str, delay_ms: int = 0) -> None:
+        call = {"tool_calls": [{"name": "shell", "arguments": {"command": command}}], "delay_ms": delay_ms}
+        script, port = folder / f"script-{command}-{delay_ms}.json", folder / f"port-{command}-{delay_ms}"
         script.write_text(json.dumps({"turns": [call] * steps + [{"text": "Done.", "delay_ms": delay_ms}]}))
-        command = [sys.executable, "-m", "agent.models.server", "--script", str(script), "--port-file", str(port)]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        program = [sys.executable, "-m", "agent.models.server", "--script", str(script), "--port-file", str(port)]
+        self.process = subprocess.Popen(program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         while not (port.exists() and port.read_text().strip()):
             time.sleep(0.01)
         self.port = int(port.read_text())
@@ -87,7 +90,7 @@ async def bare(port: int, steps: int) -> float:
             await reader.readexactly(2)
         await reader.readexactly(2)
         call = next(c for c in map(_delta, data.split(b"\n\n")) if c.get("tool_calls"))["tool_calls"][0]
-        process = await asyncio.create_subprocess_exec("bash", "-c", "true", stdout=-1, stderr=-2)
+        process = await asyncio.create_subprocess_exec("bash", "-c", WRITES, stdout=-1, stderr=-2)
         output, _ = await process.communicate()
         messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
         messages.append({"role": "tool", "tool_call_id": call["id"], "content": output.decode() or "(no output)"})
@@ -103,7 +106,7 @@ def _delta(chunk: bytes) -> dict:
 
 
 def session(folder: Path, repository: Path, port: int, *, shipped: bool) -> float:
-    """ms from the first model call's start to the last one's, a step."""
+    """ms a step, from the start of the third model call to the start of the last: the worktree stands by then."""
     variables = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
@@ -117,7 +120,7 @@ def session(folder: Path, repository: Path, port: int, *, shipped: bool) -> floa
     screen = Quiet()
     run = local.Run(screen, drive, lambda state: 0)
     local.run_new(parts, SessionId(new_session_name()), options, "go", run)
-    return (screen.times[-1] - screen.times[0]) * 1000 / (len(screen.times) - 1)
+    return (screen.times[-1] - screen.times[2]) * 1000 / (len(screen.times) - 3)
 
 
 async def drive(coordinator: Coordinator, go: local.Go) -> State:
@@ -148,14 +151,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="thalia-bench-") as name:
         folder = Path(name)
         make_repository(folder / "small", {f"src/file{i}.py": f"x = {i}\n" for i in range(20)})
-        server = Server(folder, chosen.steps)
+        server, reader = Server(folder, chosen.steps, WRITES), Server(folder, chosen.steps, READS)
+        small = folder / "small"
         runs = {
             "bare loop (raw asyncio, bash, nothing kept)": lambda: asyncio.run(bare(server.port, chosen.steps)),
-            "unconfined, no snapshots": lambda: session(folder, folder / "small", server.port, shipped=False),
-            "as shipped: confined, snapshots": lambda: session(folder, folder / "small", server.port, shipped=True),
+            "unconfined, no snapshots": lambda: session(folder, small, server.port, shipped=False),
+            "as shipped, a command that only reads": lambda: session(folder, small, reader.port, shipped=True),
+            "as shipped, a command that may write": lambda: session(folder, small, server.port, shipped=True),
         }
         report(measure(chosen.rounds, runs), "bare loop (raw asyncio, bash, nothing kept)")
         server.close()
+        reader.close()
         if chosen.large:
             large(folder, min(chosen.steps, 30))
 
@@ -163,7 +169,7 @@ def main() -> None:
 def large(folder: Path, steps: int) -> None:
     files = {f"d{i // 200}/file{i}.py": f"x = {i}\n" for i in range(20_000)}
     make_repository(folder / "large", files)
-    server = Server(folder, steps, delay_ms=100)
+    server = Server(folder, steps, WRITES, delay_ms=100)
     floor = asyncio.run(bare(server.port, steps))
     shipped = session(folder, folder / "large", server.port, shipped=True)
     print(

@@ -117,14 +117,17 @@ class UnionView:
     """Sessions that are not in it, and why."""
 
     def query(self, sql: str) -> tuple[list[str], list[tuple[object, ...]]]:
-        """Column names and rows of one SELECT. Raises ValueError for anything else, duckdb.Error."""
+        """Column names and rows of one SELECT. Raises ValueError, with a sentence, for anything that cannot be run."""
         import duckdb
 
-        statements = duckdb.extract_statements(sql)
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise ValueError("Only one SELECT can be run; it reads the sessions and nothing else.")
-        result = self.connection.execute(statements[0])
-        return [column[0] for column in result.description or ()], result.fetchall()
+        try:
+            statements = duckdb.extract_statements(sql)
+            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+                raise ValueError("Only one SELECT can be run; it reads the sessions and nothing else.")
+            result = self.connection.execute(statements[0])
+            return [column[0] for column in result.description or ()], result.fetchall()
+        except duckdb.Error as error:
+            raise ValueError(reason(error)) from error
 
 
 @contextmanager

@@ -4,9 +4,7 @@ DuckDB pays for each column, so the table has six and the views do the rest. No 
 log. Appends and checkpoints come from one thread; readers get cursors of their own."""
 
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +12,7 @@ from eventlog.anchor import Head
 from eventlog.codec import GENESIS
 from eventlog.views import VIEWS
 
-PAGE = 512
+PAGE = 4096
 """Rows a fetch while reading: an unfinished fetch blocks its connection, and a whole log may not fit in memory."""
 
 _TABLE = """
@@ -97,13 +95,8 @@ class Database:
         """All rows in the order of the table. What is damaged may hold any seq, so pages go by place."""
         # One text a row, put together by DuckDB: each value that crosses to Python costs as much as its hash.
         sql = "SELECT encode(concat(seq, ':', ts_us, ':', payload)), hash FROM events WHERE rowid >= ? AND rowid < ?"
-        starts = range(0, self.count(), PAGE)
-        # While one page is checked the next is scanned: that needs no interpreter.
-        with ThreadPoolExecutor(1) as pool:
-            pages = deque([pool.submit(self._fetch, sql, 0, PAGE)])
-            for start in starts:
-                pages.append(pool.submit(self._fetch, sql, start + PAGE, start + 2 * PAGE))
-                yield from map(Link._make, pages.popleft().result())
+        for start in range(0, self.count(), PAGE):
+            yield from map(Link._make, self._fetch(sql, start, start + PAGE))
 
     def page(self, start: int, stop: int) -> list[Row]:
         """Rows by place, from 0."""

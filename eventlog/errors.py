@@ -4,6 +4,7 @@ LogError
 ├── LogBusy          another process writes it: wait, or fork
 ├── LogDamaged       acknowledged events are missing: accept, or give up
 ├── LogWriteFailed   the disk is full or gone: stop, nothing was started
+├── LeaseSuperseded  another incarnation of this agent took over: end everything, stop
 ├── LogNotFound      no such session
 ├── LogUnsafe        its folder belongs to someone else, or others can read it
 ├── BlobMissing      a text that an event names is gone or altered
@@ -37,6 +38,13 @@ class LogDamaged(LogError):
 
 class LogWriteFailed(LogError):
     pass
+
+
+class LeaseSuperseded(LogError):
+    """Nothing of the append was stored. The log takes those of others as before."""
+
+    def __init__(self, agent: str, lease: int) -> None:
+        super().__init__(f"Lease {lease} of agent {agent} was superseded; this incarnation has to stop.")
 
 
 class LogNotFound(LogError):

@@ -146,6 +146,14 @@ class TurnEnded(Value):
     text: str
 
 
+class LeaseGranted(Value):
+    """An incarnation of an agent may append from here on; what an earlier one sends is refused."""
+
+    kind: Literal["lease_granted"] = "lease_granted"
+    agent: AgentId
+    lease: int
+
+
 class Rewound(Value):
     """Conversation and tree go back to what they were after `to_seq`; money, approvals and merges do not."""
 
@@ -189,6 +197,7 @@ Body = Annotated[
     | EffectFinished
     | CallRejected
     | TurnEnded
+    | LeaseGranted
     | Rewound
     | Forked
     | DamageAccepted,

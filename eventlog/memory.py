@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from itertools import compress
 
 from eventlog.anchor import Head
 from eventlog.clean import prepare
@@ -9,6 +10,7 @@ from eventlog.codec import GENESIS, chain, decode, encode_payload, move_to_blobs
 from eventlog.errors import BlobMissing, LogError
 from eventlog.events import Draft, Event
 from eventlog.ids import Digest, SessionId
+from eventlog.leases import Leases, admit_all
 from eventlog.redact import Redactor
 from eventlog.seams import Clock, FixedClock, Prepared
 
@@ -32,6 +34,7 @@ class MemoryLog:
         self.payloads: list[tuple[int, bytes]] = []
         """`ts_us` and payload of each event, from seq 1."""
         self.blobs: dict[Digest, bytes] = {}
+        self.leases: Leases = {}
         self._clock = clock or FixedClock()
         self._redactor = redactor or Redactor()
         self._fail_after = fail_after
@@ -43,7 +46,8 @@ class MemoryLog:
         if self._fail_after is not None and len(self.payloads) + len(prepared) > self._fail_after:
             raise LogError("The log is full.")
         events: list[Event] = []
-        for item in prepared:
+        self.leases, fresh = admit_all(self.leases, [item.draft for item in prepared])
+        for item in compress(prepared, fresh):
             body, blobs = move_to_blobs(item.encoded, self._put)
             payload = encode_payload(item.draft, body, self.session, self.epoch, blobs)
             seq, ts_us = self.head.seq + 1, self._clock.now_us()

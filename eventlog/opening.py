@@ -5,7 +5,7 @@ What is wrong is named and counted before anything is written. Nothing is delete
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,7 @@ from eventlog.database import PAGE, Database, Row, wal_path
 from eventlog.errors import LogNotFound, LogUnsafe, LogWriteFailed, reason
 from eventlog.events import DamageAccepted, Draft, Event
 from eventlog.ids import SessionId
+from eventlog.leases import fold_leases
 from eventlog.lock import WriterLock
 from eventlog.redact import Redactor
 from eventlog.rows import make_row
@@ -83,28 +84,34 @@ def open_log(
     import duckdb
 
     _check_folder(folder)
-    lock = WriterLock(folder / LOCK)
-    try:
-        found, lost = _take_stock(folder, session, clock, redactor, accept_damage)
-        database = Database(folder / DATABASE)
+    with ExitStack() as undo:
         try:
+            lock = WriterLock(folder / LOCK)
+            undo.callback(lock.release)
+            found, lost = _take_stock(folder, session, clock, redactor, accept_damage)
+            database = Database(folder / DATABASE)
+            undo.callback(database.close)
             anchor = Anchor(folder / ANCHOR)
             # Events beyond the anchor were never acknowledged and still stand: their effects never started.
             anchor.write(found.head)
-        except OSError:
-            database.close()
-            raise
-    except (OSError, duckdb.Error) as error:
-        lock.release()
-        raise LogWriteFailed(
-            f"The log cannot be written ({reason(error)}); free space, then `thalia resume`."
-        ) from error
-    except BaseException:
-        lock.release()
-        raise
+        except (OSError, duckdb.Error) as error:
+            raise LogWriteFailed(
+                f"The log cannot be written ({reason(error)}); free space, then `thalia resume`."
+            ) from error
+        undo.pop_all()
     events, head = found.events, found.head
     epoch = events[-1].epoch + 1 if events else 1
-    log = DuckLog(folder, database, anchor, session=session, epoch=epoch, head=head, clock=clock, redactor=redactor)
+    log = DuckLog(
+        folder,
+        database,
+        anchor,
+        session=session,
+        epoch=epoch,
+        head=head,
+        clock=clock,
+        redactor=redactor,
+        leases=fold_leases(events),
+    )
     return Opened(log, lock, events, lost)
 
 

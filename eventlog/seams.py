@@ -32,6 +32,10 @@ class Log(Protocol):
         """Stored events in order, from the one after `after_seq`."""
         ...
 
+    def checkpoint_when_large(self) -> None:
+        """To be called when nobody waits for an append, as while a model thinks."""
+        ...
+
 
 class Clock(Protocol):
     def now_us(self) -> int:

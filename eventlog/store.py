@@ -8,6 +8,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Self
@@ -18,9 +19,10 @@ from eventlog.blobs import BlobStore
 from eventlog.clean import prepare
 from eventlog.codec import decode, move_to_blobs
 from eventlog.database import Database, Row
-from eventlog.errors import LogError, LogWriteFailed, reason
+from eventlog.errors import LeaseSuperseded, LogError, LogWriteFailed, reason
 from eventlog.events import Draft, Event
 from eventlog.ids import SessionId
+from eventlog.leases import Leases, admit_all
 from eventlog.redact import Redactor
 from eventlog.rows import make_row
 from eventlog.seams import Clock, Prepared
@@ -62,6 +64,7 @@ class DuckLog:
         head: Head,
         clock: Clock,
         redactor: Redactor,
+        leases: Leases | None = None,
     ) -> None:
         self.folder = folder
         self.session = session
@@ -72,6 +75,7 @@ class DuckLog:
         self._head = head
         self._clock = clock
         self._redactor = redactor
+        self._leases: Leases = leases or {}
         self._failure: LogError | None = None
         self._closing = False
         self._gate = threading.Lock()
@@ -88,7 +92,12 @@ class DuckLog:
     def prepare(self, draft: Draft) -> Prepared:
         return prepare(draft, self._redactor)
 
+    @property
+    def leases(self) -> Leases:
+        return self._leases
+
     async def append(self, prepared: Sequence[Prepared]) -> tuple[Event, ...]:
+        """What was stored: without those that an agent had sent before. Raises LeaseSuperseded, LogWriteFailed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[tuple[Event, ...]] = loop.create_future()
         self._submit(_Append(prepared, loop, future))
@@ -191,13 +200,18 @@ class DuckLog:
                 self._failure = failure
             _settle(results or [(append, failure) for append in batch])
 
-    def _make_rows(self, batch: list[_Append]) -> tuple[list[Row], Head, list[tuple[Event, ...]]]:
+    def _make_rows(self, batch: list[_Append]) -> tuple[list[Row], Head, list[tuple[Event, ...] | LogError]]:
         head = self._head
         rows: list[Row] = []
-        stored: list[tuple[Event, ...]] = []
+        stored: list[tuple[Event, ...] | LogError] = []
         for append in batch:
             events: list[Event] = []
-            for item in append.prepared:
+            try:
+                self._leases, fresh = admit_all(self._leases, [item.draft for item in append.prepared])
+            except LeaseSuperseded as late:
+                stored.append(late)
+                continue
+            for item in compress(append.prepared, fresh):
                 body, blobs = move_to_blobs(item.encoded, self.blobs.put)
                 row, event = make_row(item, head, self._clock.now_us(), self.session, self.epoch, body, blobs)
                 head = Head(row.seq, row.hash)

@@ -17,7 +17,8 @@ def inspect(call_dir: Path) -> CallState:
     held = is_held(call_dir)
     try:
         return Done(result_from_json((call_dir / folder.DONE).read_bytes()))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError, TypeError):
+        # One that cannot be read is what a power cut leaves before it was synced: how it ended is not known.
         start = read_start(call_dir)
     if start is None:
         return NotStarted()

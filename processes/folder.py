@@ -44,12 +44,18 @@ def sync_folder(path: str) -> None:
 
 def create(path: str, data: bytes) -> None:
     """A durable new file, but for its name: the folder is to be synced. FileExistsError where it was made before."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    fd = create_unsynced(path, data)
     try:
-        write_all(fd, data)
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def create_unsynced(path: str, data: bytes) -> int:
+    """An open descriptor of a new file, to be synced by the caller. FileExistsError where it was made before."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    write_all(fd, data)
+    return fd
 
 
 def create_held(path: str, data: bytes) -> int:

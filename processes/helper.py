@@ -117,7 +117,7 @@ class Helper:
             asked = wrapper.prepare(self.adopt_orphans)
             number, _, request = read_all(source).partition(b" ")
             if request:
-                self.tell(int(number), wrapper.wrap(json.loads(request), *asked))
+                wrapper.wrap(json.loads(request), *asked, tell=lambda word: self.tell(int(number), word))
             code = 0
         finally:
             os._exit(code)

@@ -93,7 +93,7 @@ class Runner:
         self._notices, _ = await loop.connect_read_pipe(lambda: Link(None, self._hear), source)
 
     async def run(self, call_dir: Path, command: Command) -> CommandResult | Lost:
-        """Returns when `done` is durable. A call that was started before is never run again, but waited for.
+        """Returns when `done` is whole. A call that was started before is never run again, but waited for.
 
         Lost where the wrapper was killed. SandboxMissing, RunnerBroken: nothing was started.
         """

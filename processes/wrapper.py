@@ -1,6 +1,7 @@
 """The wrapper of one command: forked by the helper, it outlives helper and harness. Standard library only.
 
-Order, each step durable before the next: lock, start, command, done. What it knows of the command is the request:
+Order: lock, start (durable before the next), command, done (whole when it is told, durable right after). What it knows
+of the command is the request:
 {call_dir, argv, sandbox: [bwrap, option...]?, cwd, env, timeout_s?, output_bytes, lease: [path, seconds]?, crash_at?}.
 """
 
@@ -60,14 +61,14 @@ def rehearse() -> None:
     json.dumps(watch.result(0))
 
 
-def wrap(request: Request, wake: int, asked: list[int]) -> str:
-    """Run the request's command; the word for the harness: `done`, or `exists` where it was started before."""
+def wrap(request: Request, wake: int, asked: list[int], tell: Callable[[str], None]) -> None:
+    """Run the request's command and tell the harness: `done`, or `exists` where it was started before."""
     reached = crash_points(request.get("crash_at"))
     call_dir = request["call_dir"]
     made = folder.make_folder(call_dir)
     reached("before_lock")
     if os.path.exists(f"{call_dir}/{folder.START}"):  # noqa: PTH110 - see folder.py
-        return "exists"
+        return tell("exists")
     lock = folder.hold_exclusively(f"{call_dir}/{folder.LOCK}")
     reached("after_lock")
     started_us = time.time_ns() // 1000
@@ -75,7 +76,7 @@ def wrap(request: Request, wake: int, asked: list[int]) -> str:
         # Its name is the promise, so the folder is what must be durable; a reader can do without the content.
         start = folder.create_held(f"{call_dir}/{folder.START}", start_record(request, started_us))
     except FileExistsError:
-        return "exists"
+        return tell("exists")
     folder.sync_folder(call_dir)
     if made:
         folder.sync_folder(os.path.dirname(call_dir))  # noqa: PTH120 - see folder.py
@@ -83,10 +84,10 @@ def wrap(request: Request, wake: int, asked: list[int]) -> str:
     watch = Watch(request, lock, wake, asked)
     watch.begin(reached)
     reached("before_done")
-    write_done(call_dir, watch.result(started_us), reached)
+    write_done(call_dir, watch.result(started_us), reached, tell)
     os.close(start)
     os.close(lock)
-    return "done"
+    return None
 
 
 def start_record(request: Request, started_us: int) -> bytes:
@@ -101,11 +102,18 @@ def start_record(request: Request, started_us: int) -> bytes:
     return json.dumps(record).encode()
 
 
-def write_done(call_dir: str, result: dict[str, Any], reached: Callable[[str], None]) -> None:
+def write_done(
+    call_dir: str, result: dict[str, Any], reached: Callable[[str], None], tell: Callable[[str], None]
+) -> None:
+    """Told as soon as no death of a process can undo it, and synced behind that: until then only a power cut can, and
+    what it leaves is a `start` without a readable `done`, which counts as lost, never as another result."""
     temporary = f"{call_dir}/{folder.DONE}.tmp"
-    folder.create(temporary, json.dumps(result).encode())
+    fd = folder.create_unsynced(temporary, json.dumps(result).encode())
     reached("after_done_tmp")
     os.rename(temporary, f"{call_dir}/{folder.DONE}")  # noqa: PTH104 - see folder.py
+    tell("done")
+    os.fsync(fd)
+    os.close(fd)
     folder.sync_folder(call_dir)
     reached("after_done")
 

@@ -26,8 +26,6 @@ ONLY = {
     "httpx": {"agent", "frontends"},
     "typer": {"cli", "frontends"},
 }
-EXCEPTIONS = {("cli.py", "duckdb")}
-"""`thalia sql` names DuckDB's error to make a sentence of it."""
 
 
 def modules() -> list[Path]:
@@ -46,11 +44,10 @@ def imports(tree: ast.Module) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_imports_only_rooms_below_its_own(path: Path) -> None:
-    name = str(path.relative_to(ROOT))
     room = path.relative_to(ROOT).parts[0].removesuffix(".py")
     found = set(imports(ast.parse(path.read_text())))
     upwards = {other for other in found & RANK.keys() if other != room and RANK[other] <= RANK[room]}
-    foreign = {other for other in found & ONLY.keys() if room not in ONLY[other] and (name, other) not in EXCEPTIONS}
+    foreign = {other for other in found & ONLY.keys() if room not in ONLY[other]}
     assert not upwards and not foreign
 
 

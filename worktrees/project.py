@@ -173,7 +173,8 @@ def toolchain_roots(path: str, home: Path) -> list[Path]:
     if home / ".cargo" / "bin" in found and (home / ".rustup" / "toolchains").is_dir():
         found += [home / ".rustup" / "toolchains", home / ".rustup" / "settings.toml"]
     if home / ".pyenv" / "shims" in found:
-        found += [home / ".pyenv" / name for name in ("versions", "libexec", "version")]
+        # Programs and nothing else: one mount instead of six, each of which a command would wait for.
+        found.append(home / ".pyenv")
     return [one for one in found if one.exists()]
 
 

@@ -2,20 +2,22 @@
 
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
 import sys
+import termios
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from agent.state import State
 from eventlog.effects import AskUser
-from eventlog.events import Approved, Command, Denied
+from eventlog.events import Approved, Command, Denied, Interrupted
 from eventlog.ids import CallId, CommandId
 from frontends.terminal.screen import Screen
 
-Answer = Callable[[AskUser], tuple[bool, str]]
-"""Puts a question to a person: (yes, the reason for a no)."""
+Answer = Callable[[], Awaitable[str | None]]
+"""A line from a person; None where nobody is there any more."""
 
 
 class Session(Protocol):
@@ -29,27 +31,35 @@ class Abandoned(Exception):
     """Ctrl-C a second time: the session is left as it is, to be resumed."""
 
 
-async def drive(session: Session, go: Callable[[], Awaitable[State]], screen: Screen, answer: Answer) -> State:
-    """Until nothing moves without a person who is not there. Raises Abandoned, LogError."""
+async def drive(session: Session, go: Callable[[], Awaitable[State]], screen: Screen, answer: Answer | None) -> State:
+    """Until nothing moves without a person who is not there (no `answer`). Raises Abandoned, LogError."""
+    screen.take_up(session.state)
     loop = asyncio.get_running_loop()
     running = asyncio.ensure_future(go())
+    asking: asyncio.Future[list[Command]] | None = None
     stops = 0
 
     def stop() -> None:
         nonlocal stops
         stops += 1
-        if stops == 1 and session.state.active:
+        if stops > 1 or not session.state.active:
+            running.cancel()
+        elif asking is not None:
+            asking.cancel()
+        else:
             screen.say("Interrupting; Ctrl-C again leaves the session as it is.")
             session.interrupt(new_id())
-        else:
-            running.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     try:
         state = await running
-        while state.asks:
-            commands = await asyncio.to_thread(_ask_all, state, answer)
+        while state.asks and answer is not None:
+            asking = asyncio.ensure_future(_ask_all(state, screen, answer))
+            commands = await _answers(asking)
+            asking = None
+            if not commands:
+                return state
             running = asyncio.ensure_future(session.say(*commands))
             state = await running
     except asyncio.CancelledError:
@@ -61,26 +71,53 @@ async def drive(session: Session, go: Callable[[], Awaitable[State]], screen: Sc
     return state
 
 
-def _ask_all(state: State, answer: Answer) -> list[Command]:
-    return [_decide(call, question, answer) for call, question in state.asks.items()]
+async def _answers(asking: "asyncio.Future[list[Command]]") -> list[Command]:
+    """On Ctrl-C at a question the turn is interrupted."""
+    try:
+        return await asking
+    except asyncio.CancelledError:
+        return [Interrupted(id=new_id())]
 
 
-def _decide(call: CallId, question: AskUser, answer: Answer) -> Command:
-    yes, reason = answer(question)
-    if yes:
+async def _ask_all(state: State, screen: Screen, answer: Answer) -> list[Command]:
+    """One answer a question, as far as somebody answers."""
+    commands: list[Command] = []
+    for call, question in state.asks.items():
+        screen.show_question(call, question)
+        line = await answer()
+        if line is None:
+            break
+        commands.append(_decide(call, question, line.strip()))
+    return commands
+
+
+def _decide(call: CallId, question: AskUser, said: str) -> Command:
+    if said.lower() in ("y", "yes"):
         return Approved(id=new_id(), ask=call, binding=question.binding)
-    return Denied(id=new_id(), ask=call, reason=reason)
+    return Denied(id=new_id(), ask=call, reason="" if said.lower() in ("", "n", "no") else said)
 
 
-def ask_on_terminal(question: AskUser) -> tuple[bool, str]:
-    """The question itself stands on the screen already; this is the prompt under it."""
+async def ask_on_terminal() -> str | None:
+    """The prompt under a question, and a line from the terminal. It can be cancelled while it waits."""
+    descriptor = sys.stdin.fileno()
+    # What was typed before the question was shown is no answer to it.
+    with contextlib.suppress(termios.error):
+        termios.tcflush(descriptor, termios.TCIFLUSH)
     sys.stdout.write("  run it? [y/N, or a word of why not] ")
     sys.stdout.flush()
-    line = sys.stdin.readline()
-    said = line.strip()
-    if said.lower() in ("y", "yes"):
-        return True, ""
-    return False, "" if said.lower() in ("", "n", "no") else said
+    loop, typed = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, typed.set)
+    try:
+        await typed.wait()
+        line = os.read(descriptor, 65536)
+    except (OSError, asyncio.CancelledError) as error:
+        print(flush=True)
+        if isinstance(error, OSError):
+            return None
+        raise
+    finally:
+        loop.remove_reader(descriptor)
+    return line.decode("utf-8", "replace") if line else None
 
 
 def new_id() -> CommandId:

@@ -3,12 +3,12 @@
 import re
 import unicodedata
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _INVISIBLE = re.compile("[\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
 
 
 def safe(text: str) -> str:
-    """Control characters (not line feed and tab) and invisible ones are shown as `<U+001B>`."""
+    """Control characters (not line feed and tab), invisible ones and bytes that are no text are shown as `<U+001B>`."""
     return _INVISIBLE.sub(_name, _CONTROL.sub(_name, text))
 
 

@@ -18,6 +18,7 @@ from eventlog.events import (
     Event,
     Forked,
     Interrupted,
+    LeaseGranted,
     LimitsSet,
     ModeChosen,
     Rewound,
@@ -86,7 +87,7 @@ def lines_of(event: Event, seen: Seen) -> list[str]:
             return [f"! events {body.first_lost} to {body.last_lost} are lost; the damaged files are in {body.kept_at}"]
         case SessionOpened():
             return [f"resumed after event {body.recovered_from}"] if body.recovered_from else []
-        case Approved() | Denied() | ModeChosen() | LimitsSet() | Forked() | Continued():
+        case Approved() | Denied() | ModeChosen() | LimitsSet() | Forked() | Continued() | LeaseGranted():
             return []
         case _:
             assert_never(body)
@@ -104,17 +105,22 @@ def _started(body: EffectStarted) -> list[str]:
             again = " (run again from its snapshot)" if effect.restore_first else ""
             return [f"● {call_line(effect.tool, effect.arguments)}{again}"]
         case AskUser():
-            shown = json.dumps(json.loads(effect.arguments), ensure_ascii=False, indent=2)
-            return [
-                f"? {effect.tool} wants to run; {safe(effect.reason)}",
-                *(f"    {safe(x)}" for x in shown.split("\n")),
-            ]
+            return question_lines(effect)
         case MergeWork():
             return [f"● merge into {safe_line(effect.checkout)}"]
         case MakeWorktree() | TakeSnapshot() | RestoreTree():
             return []
         case _:
             assert_never(effect)
+
+
+def question_lines(question: AskUser) -> list[str]:
+    """All of what is to be decided, never shortened."""
+    shown = json.dumps(json.loads(question.arguments), ensure_ascii=False, indent=2)
+    return [
+        f"? {safe_line(question.tool)} wants to run; {safe(question.reason)}",
+        *(f"    {safe(line)}" for line in shown.split("\n")),
+    ]
 
 
 def _finished(body: EffectFinished, start: EffectStarted | None, took: float, seen: Seen) -> list[str]:

@@ -7,10 +7,12 @@ from typing import Literal, TextIO, assert_never
 
 from agent.models.client import Delta, TextDelta
 from agent.state import State, ended
+from eventlog.effects import AskUser
 from eventlog.events import EffectFinished, Event
+from eventlog.ids import CallId
 from eventlog.outcomes import ModelReplied
 from frontends.terminal.escape import safe, safe_line
-from frontends.terminal.lines import Seen, lines_of
+from frontends.terminal.lines import Seen, lines_of, question_lines
 
 Format = Literal["text", "json", "stream-json"]
 
@@ -53,10 +55,21 @@ class Screen:
             self.streamed = True
             self._write(safe(delta.text))
 
+    def take_up(self, state: State) -> None:
+        """Where a resumed session stands: its lines go on from there."""
+        self.seen.window = state.context.window if state.context else 0
+        self.seen.spent = state.spent_usd
+
     def say(self, line: str) -> None:
         """A line of our own; not in JSON."""
         if self.format == "text":
             self._write(line + "\n")
+
+    def show_question(self, call: CallId, question: AskUser) -> None:
+        """Where it does not stand there yet: it was asked in an earlier run."""
+        if call not in self.seen.started:
+            for line in question_lines(question):
+                self.say(line)
 
     def finish(self, state: State, exit_code: int, files: tuple[str, ...]) -> None:
         result = summarize(self.session, state, exit_code)
@@ -69,6 +82,8 @@ class Screen:
         tokens = usage.input + usage.output
         named = str(result["state"]).replace("_", " ")
         self.say(f"── {named} · {state.model_calls} model calls · {tokens:,} tokens{share}{cost}")
+        if state.asks:
+            self.say(f"a question waits for you: thalia resume {self.session} on a terminal asks it")
         for name in files:
             self.say(f"   {safe_line(name)}")
         if files and state.merged is None and state.worktree is not None:

@@ -218,7 +218,9 @@ def test_every_end_of_a_model_call_is_charged(outcome: ToolSucceeded, cost: floa
 
 def test_a_reply_without_a_known_price_is_never_called_free() -> None:
     assert fold_bodies([*OPENING, started("c1", model_call()), finished("c1", replied(text="x"))]).unpriced
-    assert not fold_bodies([*OPENING, started("c1", model_call()), finished("c1", replied(text="x", cost=0.0))]).unpriced
+    assert not fold_bodies(
+        [*OPENING, started("c1", model_call()), finished("c1", replied(text="x", cost=0.0))]
+    ).unpriced
 
 
 def test_a_lost_tool_waits_again_and_remembers_its_effect() -> None:
@@ -240,7 +242,7 @@ def test_rewinding_takes_the_conversation_back_and_keeps_the_money() -> None:
 
 
 def test_rewinding_into_open_calls_closes_each_as_unknown() -> None:
-    asked = [body for body in STORY[: len(OPENING) + 3]]
+    asked = STORY[: len(OPENING) + 3]
     state = rewound(len(asked), STORY)
     assert shape(state) == ["user:Do it.", "assistant", "tool:c1_1", "tool:c1_2", "tool:c1_3"]
     assert all("unknown" in m.text for m in state.messages if isinstance(m, ToolMessage))
@@ -274,6 +276,6 @@ def test_a_refused_merge_does_not_end_the_next_turn() -> None:
 
 def test_a_snapshot_says_that_nothing_is_unsaved_any_more() -> None:
     state = fold_bodies([started("c1_1", tool("edit")), finished("c1_1", done(wrote=True))], asked_for("edit"))
-    assert state.written
+    assert state.written == "edits"
     state = fold_bodies([finished("s1", taken("c"))], fold_bodies([started("s1", tool("read"))], state))
-    assert (state.written, state.snapshot) == (False, "c" * 40)
+    assert (state.written, state.snapshot) == ("no", "c" * 40)
