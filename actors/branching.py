@@ -9,7 +9,8 @@ from actors.building import CannotStart, Parts, find_files
 from actors.files import SessionFiles
 from actors.history import commit_at, up_to
 from actors.sessions import made_worktree
-from agent.state import State, fold_events
+from agent.apply import fold_events
+from agent.state import State
 from configs.version import VERSION
 from eventlog.effects import MakeWorktree, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import (

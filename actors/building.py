@@ -148,6 +148,7 @@ def make_context(
         output_usd=price.output if price else profile.output_usd,
         token_bound=bound,
         snapshots=snapshots,
+        setup=parts.settings.setup_command or "",
     )
 
 

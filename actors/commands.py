@@ -76,8 +76,9 @@ class Commands:
         result = await self._runner.attach(self.folder(call_id, attempt))
         return self.outcome(call_id, attempt, result, recovered=True)
 
-    def cancel(self, call_id: CallId, attempt: int) -> None:
-        self._runner.cancel(self.folder(call_id, attempt))
+    def cancel(self, call_id: CallId, attempt: int) -> bool:
+        """False where nobody can be asked: it has not begun, or has ended."""
+        return self._runner.cancel(self.folder(call_id, attempt))
 
     def outcome(
         self,

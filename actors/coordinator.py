@@ -9,9 +9,10 @@ from pathlib import Path
 
 from actors.files import SessionFiles
 from actors.world import LocalWorld
+from agent.apply import fold_events
 from agent.decide import Planner
 from agent.loop import Loop
-from agent.state import State, fold_events
+from agent.state import State
 from eventlog.effects import MakeWorktree, MergeWork, TakeSnapshot
 from eventlog.events import (
     Body,

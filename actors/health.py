@@ -8,8 +8,9 @@ from pathlib import Path
 
 from actors.building import Parts, find_files
 from actors.sessions import made_worktree
+from agent.apply import fold_events
 from agent.models.resolve import NoModel, choose
-from agent.state import ended, fold_events
+from agent.state import ended
 from configs.settings import Environment, SettingsError, load_settings
 from eventlog.catalogue import list_sessions
 from eventlog.errors import LogError

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.files import SessionFiles
+from agent.apply import apply, fold_events
 from agent.models.requests import BUILDERS, RequestCache
-from agent.state import State, apply, fold_events
+from agent.state import State
 from agent.tools.files import redo
 from eventlog.effects import AskUser, CallModel, RunTool, TakeSnapshot
 from eventlog.events import EffectFinished, EffectStarted, Event, Forked, Rewound

@@ -11,8 +11,9 @@ from actors.building import CannotStart, Parts, find_files
 from actors.coordinator import Coordinator
 from actors.files import SessionFiles
 from actors.sessions import Options, Ready, made_worktree, prepare_new, prepare_resumed, resolve_session
+from agent.apply import fold_events
 from agent.models.client import Delta, ModelClient, ModelRequest, OnDelta
-from agent.state import State, ended, fold_events
+from agent.state import State, ended
 from eventlog.events import Continued, Event
 from eventlog.ids import SessionId
 from eventlog.opening import read_log

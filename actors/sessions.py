@@ -19,8 +19,9 @@ from actors.building import (
 from actors.coordinator import Coordinator, changes_mode
 from actors.files import SessionFiles
 from actors.history import commit_at
+from agent.apply import fold_events
 from agent.models.client import ModelClient
-from agent.state import State, fold_events
+from agent.state import State
 from eventlog.catalogue import find_session, list_sessions
 from eventlog.effects import MakeWorktree
 from eventlog.errors import LogNotFound
@@ -217,9 +218,13 @@ def resolve_session(parts: Parts, name: str | None, last: bool) -> SessionId:
 
 def _files(parts: Parts, session: SessionId, folder: Path) -> SessionFiles:
     try:
-        return find_files(parts, session, folder)
+        files = find_files(parts, session, folder)
     except GitError as error:
         raise CannotStart(str(error)) from error
+    state_folder = parts.environment.state_folder
+    if state_folder.resolve().is_relative_to(files.repository.root.resolve()):
+        raise CannotStart(f"The state folder {state_folder} is inside the checkout; set THALIA_HOME to another place.")
+    return files
 
 
 def _mode(parts: Parts, options: Options) -> ModeChosen:

@@ -43,7 +43,7 @@ from configs.crash import reached
 from eventlog.effects import AskUser, CallModel, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import Body, EffectFinished, EffectStarted
 from eventlog.ids import CallId, Digest
-from eventlog.outcomes import Cancelled, Outcome, OutcomeUnknown, ToolFailed
+from eventlog.outcomes import Cancelled, Outcome, OutcomeUnknown, Refused, ToolFailed
 from processes.commands import Confinement, Done, Lost, NotStarted, Running
 from processes.folder import holding
 from worktrees.git import GitError
@@ -66,6 +66,7 @@ class LocalWorld:
         self._files, self._commands, self._model, self._may_read = files, commands, model, may_read
         self._requests, self._on_delta, self._readable = requests, on_delta, readable
         self._tasks: dict[CallId, asyncio.Task[None]] = {}
+        self._late: set[asyncio.Task[None]] = set()
         self._intents: dict[CallId, EffectStarted] = {}
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="effect")
 
@@ -88,14 +89,24 @@ class LocalWorld:
             case CallModel():
                 self._tasks[call_id].cancel()
             case RunTool(effect_class="command"):
-                self._commands.cancel(call_id, intent.attempt)
+                if not self._commands.cancel(call_id, intent.attempt):
+                    late = asyncio.create_task(self._cancel_later(call_id, intent.attempt))
+                    self._late.add(late)
+                    late.add_done_callback(self._late.discard)
             case _:
                 # Short, and better whole than half.
                 pass
 
+    async def _cancel_later(self, call_id: CallId, attempt: int) -> None:
+        """For a command that is just about to begin: it can be told once it has."""
+        while call_id in self._tasks:
+            if self._commands.cancel(call_id, attempt):
+                return
+            await asyncio.sleep(0.01)
+
     async def close(self) -> None:
         """Ends our own tasks; commands that still run outlive this process and are found again."""
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *self._late]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -146,6 +157,9 @@ class LocalWorld:
             if not isinstance(intent.effect, CallModel) or intent.call_id not in self._intents:
                 raise
             outcome = Cancelled(text="The reply was not waited for.", started=True)
+        except GitError as error:
+            text = str(error)
+            outcome = ToolFailed(text=text) if isinstance(intent.effect, RunTool) else Refused(text=text)
         finally:
             self._tasks.pop(intent.call_id, None)
             self._intents.pop(intent.call_id, None)

@@ -9,7 +9,7 @@ from typing import Protocol, assert_never
 from agent.state import PendingCall, State, last_reply
 from eventlog.effects import AskUser, CallModel, MakeWorktree, RunTool, TakeSnapshot
 from eventlog.events import Body, CallRejected, EffectStarted, Ending, TurnEnded
-from eventlog.ids import CallId, ask_id, model_call_id, snapshot_id
+from eventlog.ids import SETUP, CallId, ask_id, model_call_id, snapshot_id
 from eventlog.outcomes import ModelFailed, Refused
 
 LOST_ATTEMPTS_TEXT = "The model could not be reached"
@@ -40,6 +40,10 @@ class Planner(Protocol):
 
     def plan_model(self, state: State, call_id: CallId) -> CallModel:
         """The next request: its hash and what it may cost. `delay_ms` is filled in by decide."""
+        ...
+
+    def plan_setup(self, state: State) -> RunTool:
+        """The setup command of the user's settings, as an effect."""
         ...
 
     def writes(self, tool: str) -> bool:
@@ -96,6 +100,10 @@ def _decide_calls(state: State, planner: Planner) -> Sequence[Body]:
     if state.worktree is None:
         coming = any(isinstance(item.effect, MakeWorktree) for item in state.open.values())
         return () if coming else _reject_unstarted(state, "this session has no worktree")
+    if not state.set_up:
+        # Its failure is told to the person and does not stop the agent, who meets what is missing by itself.
+        effect = planner.plan_setup(state)
+        return () if SETUP in state.open else (EffectStarted(call_id=SETUP, attempt=state.setups + 1, effect=effect),)
     unsettled = False
     for item in state.calls:
         writes = planner.writes(item.call.name)

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from agent.apply import apply
 from agent.decide import Planner, decide
-from agent.state import State, apply
+from agent.state import State
 from eventlog.effects import CallModel
 from eventlog.events import Body, Draft, EffectStarted, Event, Interrupted
 from eventlog.ids import CallId

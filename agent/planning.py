@@ -92,6 +92,18 @@ class ToolPlanner:
             reserved_usd=reserve(context, size),
         )
 
+    def plan_setup(self, state: State) -> RunTool:
+        assert state.context is not None
+        return RunTool(
+            tool="shell",
+            arguments=json.dumps({"command": state.context.setup}),
+            effect_class="command",
+            allowed_by="the user's settings",
+            snapshot=state.snapshot if _restorable(state, self._around) else None,
+            confined=self._around.sandbox_works and state.mode.sandbox != "off",
+            restore_first=state.setups > 0 and _restorable(state, self._around),
+        )
+
     def plan_tool(self, state: State, call: PendingCall) -> Plan:
         asked = call.call
         if has_marker(asked.arguments):

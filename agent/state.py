@@ -2,53 +2,27 @@
 
 `apply` is the only thing that changes a state, and a state is never changed: a new one takes its place."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from dataclasses import replace as replace_item
-from typing import Literal, assert_never
+from typing import Literal
 
 from pyrsistent import PMap, PVector, pmap, pvector
 
-from agent.results import ToolOutcome, text_for_model
-from eventlog.effects import AskUser, CallModel, Effect, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
+from eventlog.effects import AskUser, Effect, RunTool
 from eventlog.events import (
-    Approved,
-    Body,
-    CallRejected,
-    Command,
     ContextSet,
-    Continued,
-    DamageAccepted,
-    Denied,
-    EffectFinished,
-    EffectStarted,
     Ending,
-    Event,
-    Forked,
-    Interrupted,
-    LeaseGranted,
     LimitsSet,
     ModeChosen,
-    Rewound,
-    SessionOpened,
     TurnEnded,
-    UserSaid,
 )
-from eventlog.fold import fold
 from eventlog.ids import CallId, CommandId, Commit, Digest
-from eventlog.messages import AssistantMessage, Message, ToolCall, ToolMessage, Usage, UserMessage
+from eventlog.messages import AssistantMessage, Message, ToolCall, Usage
 from eventlog.outcomes import (
     AttemptLost,
-    Cancelled,
-    Conflicted,
     Merged,
     ModelFailed,
-    ModelReplied,
-    OutcomeUnknown,
     Refused,
-    SnapshotTaken,
-    ToolFailed,
-    ToolSucceeded,
     WorktreeReady,
 )
 
@@ -114,6 +88,10 @@ class State:
     """An effect of our own that could not be done; ends the turn."""
     model_calls: int = 0
     snapshots: int = 0
+    setups: int = 0
+    """Attempts at the setup command, over all worktrees of the session."""
+    set_up: bool = False
+    """It ended in this worktree, well or not."""
     turn_calls: int = 0
     failed: FailedAttempt | None = None
     withheld: int = 0
@@ -138,256 +116,12 @@ class State:
         return {call: item.effect for call, item in self.open.items() if isinstance(item.effect, AskUser)}
 
 
-def fold_events(events: Sequence[Event], state: State | None = None) -> State:
-    """The state after `events`, which begin at seq 1 where one of them is Rewound."""
-    rewinds = [index for index, event in enumerate(events) if isinstance(event.body, Rewound)]
-    if not rewinds:
-        return fold(apply, state or State(), (event.body for event in events))
-    last = rewinds[-1]
-    body = events[last].body
-    assert isinstance(body, Rewound)
-    before = fold_events(events[:last], state)
-    target = fold_events([event for event in events[:last] if event.seq <= body.to_seq], state)
-    return fold(apply, rewind(target, before, body), (event.body for event in events[last + 1 :]))
-
-
 def replace(state: State, **changes: object) -> State:
     """dataclasses.replace, which calls the constructor with all thirty fields, takes ten times as long: a fold of a
     hundred thousand events is mostly this."""
     new = object.__new__(State)
     new.__dict__.update(state.__dict__, **changes)
     return new
-
-
-def rewind(target: State, present: State, body: Rewound) -> State:
-    """Conversation and tree of `target`; money, approvals, counters and merges of `present`."""
-    return replace(
-        _closed(target),
-        epoch=present.epoch,
-        mode=present.mode,
-        limits=present.limits,
-        worktree=present.worktree,
-        snapshot=body.restored or target.snapshot,
-        written="no",
-        queued=(),
-        model_calls=present.model_calls,
-        snapshots=present.snapshots,
-        usage=present.usage,
-        spent_usd=present.spent_usd,
-        unpriced=present.unpriced,
-        merged=present.merged,
-        commands=present.commands,
-    )
-
-
-def apply(state: State, body: Body) -> State:
-    match body:
-        # First, because they are most of a log.
-        case EffectStarted():
-            return _apply_start(state, body)
-        case EffectFinished():
-            return _apply_outcome(state, body)
-        case UserSaid() | Approved() | Denied() | Interrupted() | Continued() | ModeChosen() | LimitsSet():
-            if body.id in state.commands:
-                return state
-            return _apply_command(replace(state, commands=state.commands.set(body.id, True)), body)
-        case SessionOpened():
-            return replace(state, epoch=body.epoch)
-        case ContextSet():
-            return replace(state, context=body)
-        case CallRejected():
-            return _apply_rejection(state, body)
-        case TurnEnded():
-            return _next_turn(replace(state, active=False, interrupting=False, failed=None, ending=body, refused=None))
-        case Forked():
-            return replace(_closed(state), worktree=None, written="no")
-        case DamageAccepted() | LeaseGranted() | Rewound():
-            # Rewound needs the events before it: fold_events sees to it.
-            return state
-        case _:
-            assert_never(body)
-
-
-def _apply_command(state: State, body: Command) -> State:
-    match body:
-        case UserSaid():
-            queued = replace(state, queued=(*state.queued, body.text))
-            return queued if state.active else _next_turn(queued)
-        case Approved():
-            return _answer(state, body.ask, "approved", body.binding, None)
-        case Denied():
-            reason = f" They said: {body.reason}" if body.reason else ""
-            return _answer(
-                state, body.ask, "settled", None, f"The user did not allow this call; it did not run.{reason}"
-            )
-        case Interrupted():
-            return replace(state, interrupting=state.active)
-        case Continued():
-            if state.active or not state.messages:
-                return state
-            return _begin_turn(state)
-        case ModeChosen():
-            return replace(state, mode=body)
-        case LimitsSet():
-            return replace(state, limits=body)
-        case _:
-            assert_never(body)
-
-
-def _apply_start(state: State, body: EffectStarted) -> State:
-    state = replace(state, open={**state.open, body.call_id: OpenEffect(body.effect, body.attempt)})
-    match body.effect:
-        case CallModel():
-            first = body.attempt == 1
-            return replace(
-                state, model_calls=state.model_calls + first, turn_calls=state.turn_calls + first, failed=None
-            )
-        case RunTool():
-            return _update(state, body.call_id, status="running", attempts=body.attempt, binding=None)
-        case AskUser():
-            return _update(state, body.effect.about, status="asked", asks=body.attempt)
-        case MakeWorktree():
-            return replace(state, worktree=None, refused=None)
-        case TakeSnapshot():
-            return replace(state, snapshots=state.snapshots + 1)
-        case RestoreTree() | MergeWork():
-            return replace(state, refused=None)
-        case _:
-            assert_never(body.effect)
-
-
-def _apply_outcome(state: State, body: EffectFinished) -> State:
-    started = state.open.get(body.call_id)
-    if started is None or started.attempt != body.attempt:
-        return state
-    state = replace(state, open={key: value for key, value in state.open.items() if key != body.call_id})
-    match body.outcome:
-        case ModelReplied() as reply:
-            return _apply_reply(state, reply)
-        case ModelFailed() as failed:
-            return _charge(replace(state, failed=FailedAttempt(body.call_id, body.attempt, failed)), failed.charged_usd)
-        case Cancelled() if isinstance(started.effect, CallModel):
-            return _charge(state, started.effect.reserved_usd)
-        case AttemptLost() as lost if isinstance(started.effect, RunTool):
-            return _update(_charge(state, lost.charged_usd), body.call_id, status="waiting", lost=started.effect)
-        case AttemptLost() as lost:
-            return _charge(replace(state, failed=FailedAttempt(body.call_id, body.attempt, lost)), lost.charged_usd)
-        case WorktreeReady() as ready:
-            return replace(state, worktree=ready, snapshot=ready.start or ready.base, written="no")
-        case SnapshotTaken() as taken:
-            # Nothing that writes starts while a snapshot is taken.
-            return replace(state, snapshot=taken.commit, written="no")
-        case Merged() as merged:
-            return replace(state, merged=merged)
-        case Refused() as refused:
-            return replace(state, refused=refused)
-        case ToolSucceeded() | ToolFailed() | Conflicted() | Cancelled() | OutcomeUnknown() as outcome:
-            return _apply_tool_result(state, body.call_id, started.effect, outcome)
-        case _:
-            assert_never(body.outcome)
-
-
-def _apply_reply(state: State, reply: ModelReplied) -> State:
-    state = replace(
-        state,
-        messages=state.messages.append(reply.message),
-        calls=tuple(PendingCall(call) for call in reply.message.tool_calls),
-        usage=state.usage + reply.usage,
-        context_tokens=reply.usage.input + reply.usage.output,
-        unpriced=state.unpriced or reply.cost_usd is None,
-        failed=None,
-    )
-    return _charge(state, reply.cost_usd or 0.0)
-
-
-def _apply_rejection(state: State, body: CallRejected) -> State:
-    """The question about the call goes with it. One whose lost run nobody undid may have written."""
-    lost = {item.call.id for item in state.calls if item.lost is not None and item.lost.effect_class == "command"}
-    asks = [key for key, question in state.asks.items() if question.about == body.call_id]
-    still = {key: value for key, value in state.open.items() if key not in asks}
-    state = replace(state, open=still, withheld=state.withheld + (body.why == "withheld"))
-    return _settle(_write(state, "more") if body.call_id in lost else state, body.call_id, body.text)
-
-
-def _apply_tool_result(state: State, call_id: CallId, effect: Effect, outcome: ToolOutcome) -> State:
-    seen = state.seen
-    if isinstance(outcome, ToolSucceeded):
-        for file in outcome.seen:
-            seen = seen.set(file.path, file.digest)
-        if isinstance(effect, RunTool):
-            for change in effect.changes:
-                seen = seen.set(change.path, change.after) if change.after else seen.discard(change.path)
-    wrote = isinstance(outcome, OutcomeUnknown | Conflicted) or outcome.wrote
-    work = outcome.commit if isinstance(outcome, ToolSucceeded) and outcome.commit else state.work
-    again = isinstance(outcome, ToolSucceeded) and isinstance(effect, RunTool) and effect.effect_class == "edit"
-    state = _write(replace(state, seen=seen, work=work), "no" if not wrote else "edits" if again else "more")
-    return _settle(state, call_id, text_for_model(outcome))
-
-
-def _write(state: State, how: Written) -> State:
-    return replace(state, written=max(state.written, how, key=("no", "edits", "more").index))
-
-
-def _next_turn(state: State) -> State:
-    """What the user said meanwhile opens the next turn."""
-    if not state.queued:
-        return state
-    messages = state.messages.extend(UserMessage(text=text) for text in state.queued)
-    return replace(_begin_turn(state), messages=messages, queued=(), merged=None)
-
-
-def _begin_turn(state: State) -> State:
-    return replace(state, active=True, ending=None, turn_calls=0, withheld=0, failed=None, refused=None)
-
-
-def _settle(state: State, call_id: CallId, text: str) -> State:
-    """Give a call its result. With the last one the results enter the conversation, in the order of the reply."""
-    state = _update(state, call_id, status="settled", result=text)
-    if not state.calls or any(item.result is None for item in state.calls):
-        return state
-    state = replace(state, messages=state.messages.extend(_results(state.calls)), calls=())
-    # Results first, then what the user said while the calls ran; an interrupted turn leaves that to the next one.
-    if state.interrupting:
-        return state
-    return replace(state, messages=state.messages.extend(UserMessage(text=text) for text in state.queued), queued=())
-
-
-def _results(calls: Sequence[PendingCall]) -> list[ToolMessage]:
-    return [
-        ToolMessage(call_id=item.call.id, provider_id=item.call.provider_id, text=item.result or "") for item in calls
-    ]
-
-
-def _closed(state: State) -> State:
-    """At rest, with a result for each open call, so that any provider takes the conversation."""
-    unknown = "The session was taken back or forked while this call was open; whether it ran is unknown."
-    calls = [replace_item(item, result=item.result or unknown) for item in state.calls]
-    messages = state.messages.extend(_results(calls))
-    return replace(
-        state, messages=messages, calls=(), open={}, active=False, interrupting=False, failed=None, refused=None
-    )
-
-
-def _answer(state: State, ask: CallId, status: CallStatus, binding: Digest | None, result: str | None) -> State:
-    question = state.open.get(ask)
-    if question is None or not isinstance(question.effect, AskUser):
-        return state
-    about = question.effect.about
-    if binding is not None and binding != question.effect.binding:
-        return state
-    state = replace(state, open={key: value for key, value in state.open.items() if key != ask})
-    if result is not None:
-        return _settle(state, about, result)
-    return _update(state, about, status=status, binding=binding)
-
-
-def _update(state: State, call_id: CallId, **changes: object) -> State:
-    calls = tuple(replace_item(item, **changes) if item.call.id == call_id else item for item in state.calls)
-    return replace(state, calls=calls)
-
-
-def _charge(state: State, usd: float) -> State:
-    return replace(state, spent_usd=state.spent_usd + usd) if usd else state
 
 
 def last_reply(state: State) -> AssistantMessage | None:

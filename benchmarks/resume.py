@@ -16,7 +16,8 @@ from pathlib import Path
 
 import orjson
 
-from agent.state import State, fold_events
+from agent.apply import fold_events
+from agent.state import State
 from eventlog.database import Database
 from eventlog.effects import CallModel, MakeWorktree, RunTool
 from eventlog.events import Body, ContextSet, Draft, EffectFinished, EffectStarted, UserSaid

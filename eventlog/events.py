@@ -111,6 +111,8 @@ class ContextSet(Value):
     token_bound: int | None = None
     """Output tokens a call may use, where the request bounds them."""
     snapshots: bool = True
+    setup: str = ""
+    """Command that runs once in each new worktree before any call does; from the user's own settings."""
 
 
 class EffectStarted(Value):

@@ -32,6 +32,10 @@ def tool_call_id(model_call: CallId, index: int) -> CallId:
     return CallId(f"{model_call}_{index}")
 
 
+SETUP = CallId("setup")
+"""The user's setup command; each time it is a new attempt."""
+
+
 def snapshot_id(number: int) -> CallId:
     return CallId(f"s{number}")
 

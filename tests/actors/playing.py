@@ -16,8 +16,9 @@ from actors.files import SessionFiles
 from actors.history import Verified, verify
 from actors.local import Go, Run, merge_session, run_new, run_resumed
 from actors.sessions import Options
+from agent.apply import fold_events
 from agent.models.client import Delta
-from agent.state import State, fold_events
+from agent.state import State
 from configs.settings import Environment, Settings
 from eventlog.effects import CallModel, RunTool
 from eventlog.events import Body, EffectFinished, EffectStarted, Event
@@ -69,6 +70,10 @@ class Recorder:
             self.watch(self._coordinator, event)
         if self.until is not None and self.until(event.body):
             self._leave.set()
+
+    def leave(self) -> None:
+        """The process leaves the session as it is."""
+        self._leave.set()
 
     def on_delta(self, delta: Delta, /) -> None:
         return

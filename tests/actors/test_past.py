@@ -10,7 +10,7 @@ from actors.branching import rewind
 from actors.building import CannotStart
 from actors.coordinator import Coordinator
 from actors.history import Difference, ReplayError, Verified, checkout_at, verify
-from agent.state import fold_events
+from agent.apply import fold_events
 from eventlog.anchor import Anchor, Head
 from eventlog.codec import GENESIS, chain
 from eventlog.database import Database, Row
@@ -209,11 +209,12 @@ def test_a_fork_of_a_fork_of_a_live_session(stage: Stage) -> None:
     )
 
 
-def test_a_fork_can_be_merged_without_being_resumed(stage: Stage) -> None:
-    stage.start(*TURNS)
-    assert isinstance(stage.merge(stage.fork("f1")), Merged)
-    assert tree(stage.repository)["a.txt"] == "three\n"
-    assert not any(starts("model")(e.body) for e in stage.events(SessionId("f1"))[-8:]), "a merge asks no model"
+def test_a_fork_can_be_merged_without_being_resumed_and_asks_no_model(stage: Stage) -> None:
+    played = stage.start(*TURNS)
+    seq = next(event.seq for event in played.events if ends("c2_2")(event.body))
+    assert isinstance(stage.merge(stage.fork("f1", seq)), Merged)
+    assert tree(stage.repository) == {"a.txt": "three\n", "b.txt": "b2\n", "made.txt": "made\n"}
+    assert not any(starts("model")(e.body) for e in stage.events(SessionId("f1")) if e.seq > seq)
 
 
 def test_a_session_in_the_checkout_itself_is_neither_forked_nor_taken_back(stage: Stage) -> None:
@@ -228,9 +229,13 @@ def test_a_session_in_the_checkout_itself_is_neither_forked_nor_taken_back(stage
 def test_a_rewind_takes_tree_and_conversation_back_and_keeps_what_was(stage: Stage) -> None:
     played, stood = play_and_watch(stage)
     seq = next(event.seq for event in played.events if ends("c1_2")(event.body))
+    (played.worktree / "stray.txt").write_text("by hand\n")
     saved = rewind(stage.parts, SESSION, seq)
     assert tree(played.worktree) == stood[seq]
     assert plain_git(stage.repository, "show", f"{saved}:a.txt") == "three"
+    assert plain_git(stage.repository, "show", f"{saved}:stray.txt") == "by hand", "nothing that stood there is lost"
+    kept = plain_git(stage.repository, "for-each-ref", "--format=%(objectname)", "refs/thalia/s1/before-rewind/")
+    assert kept == saved
     state = fold_events(stage.events())
     assert state.model_calls == 4 and not state.active and len(state.messages) == 4
     check_conversation(state)

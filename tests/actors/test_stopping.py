@@ -6,11 +6,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from actors.coordinator import Coordinator
+from actors.sessions import prepare_new
+from agent.models.client import Delta
 from eventlog.effects import RunTool
 from eventlog.errors import LogBusy
 from eventlog.events import Approved, Continued, Denied, EffectStarted, Event, UserSaid
@@ -51,7 +55,7 @@ def is_start(event: Event, call_id: str) -> bool:
     return isinstance(event.body, EffectStarted) and event.body.call_id == call_id
 
 
-def interrupt_when(folder_of: Stage, call_id: str, seen: str | None) -> Watch:
+def interrupt_when(call_id: str, seen: str | None) -> Watch:
     """Interrupts once a call has begun and, where named, its file stands in the worktree."""
 
     def watch(coordinator: Coordinator, event: Event) -> None:
@@ -60,17 +64,24 @@ def interrupt_when(folder_of: Stage, call_id: str, seen: str | None) -> Watch:
         if seen is None:
             coordinator.interrupt(CommandId("stop"))
             return
-        loop, worktree = asyncio.get_running_loop(), coordinator.state.worktree
-        assert worktree is not None
-        path = Path(worktree.path) / seen
-
-        def wait() -> None:
-            wait_until(path.exists)
-            loop.call_soon_threadsafe(coordinator.interrupt, CommandId("stop"))
-
-        threading.Thread(target=wait).start()
+        when_there(coordinator, event, call_id, seen, lambda: coordinator.interrupt(CommandId("stop")))
 
     return watch
+
+
+def when_there(coordinator: Coordinator, event: Event, call_id: str, name: str, then: Callable[[], None]) -> None:
+    """Once the call has begun and its file stands in the worktree."""
+    if not is_start(event, call_id):
+        return
+    loop, worktree = asyncio.get_running_loop(), coordinator.state.worktree
+    assert worktree is not None
+    path = Path(worktree.path) / name
+
+    def wait() -> None:
+        wait_until(path.exists)
+        loop.call_soon_threadsafe(then)
+
+    threading.Thread(target=wait).start()
 
 
 def marked(session: str) -> list[int]:
@@ -87,7 +98,7 @@ def marked(session: str) -> list[int]:
 
 def test_an_interrupt_of_three_calls_ends_what_runs_and_never_starts_what_waits(stage: Stage) -> None:
     turns = (turn(call("read", path="a.txt"), LONG, EDIT), DONE)
-    played = stage.start(*turns, screen=Recorder(watch=interrupt_when(stage, "c1_2", "begun.txt")))
+    played = stage.start(*turns, screen=Recorder(watch=interrupt_when("c1_2", "begun.txt")))
     assert (played.code, played.ending) == (130, "interrupted")
     assert isinstance(played.outcome("c1_1"), ToolSucceeded)
     cancelled = played.outcome("c1_2")
@@ -100,7 +111,7 @@ def test_an_interrupt_of_three_calls_ends_what_runs_and_never_starts_what_waits(
 
 def test_an_interrupted_session_goes_on_when_it_is_resumed(stage: Stage) -> None:
     turns = (turn(LONG), DONE)
-    stage.start(*turns, screen=Recorder(watch=interrupt_when(stage, "c1_1", "begun.txt")))
+    stage.start(*turns, screen=Recorder(watch=interrupt_when("c1_1", "begun.txt")))
     played = stage.resume(merge=True)
     assert (played.code, played.ending) == (0, "done")
     assert any(isinstance(event.body, Continued) for event in played.events)
@@ -110,20 +121,20 @@ def test_an_interrupted_session_goes_on_when_it_is_resumed(stage: Stage) -> None
 
 def test_an_interrupt_in_the_moment_a_command_begins_is_not_overlooked(stage: Stage) -> None:
     begin = time.monotonic()
-    played = stage.start(turn(LONG), DONE, screen=Recorder(watch=interrupt_when(stage, "c1_1", None)))
+    played = stage.start(turn(LONG), DONE, screen=Recorder(watch=interrupt_when("c1_1", None)))
     assert played.ending == "interrupted" and time.monotonic() - begin < 20
     wait_until(lambda: not marked(SESSION))
 
 
 def test_an_interrupt_while_the_model_writes_ends_the_turn_at_once(stage: Stage) -> None:
     slow = {**DONE, "delay_ms": 60_000}
-    played = stage.start(slow, screen=Recorder(watch=interrupt_when(stage, "c1", None)))
+    played = stage.start(slow, screen=Recorder(watch=interrupt_when("c1", None)))
     assert (played.code, played.kinds("c1")) == (130, ["cancelled"])
     assert stage.resume(DONE).code == 0
 
 
 def test_what_is_said_with_an_interrupt_is_answered(stage: Stage) -> None:
-    inner = interrupt_when(stage, "c1_1", "begun.txt")
+    inner = interrupt_when("c1_1", "begun.txt")
 
     def watch(coordinator: Coordinator, event: Event) -> None:
         inner(coordinator, event)
@@ -137,9 +148,11 @@ def test_what_is_said_with_an_interrupt_is_answered(stage: Stage) -> None:
 
 def test_a_session_left_during_a_command_finds_its_result_and_does_not_run_it_again(stage: Stage) -> None:
     count = shell("echo x >> count.txt; until [ -e go.txt ]; do sleep 0.02; done; cat count.txt")
-    left = stage.start(turn(EDIT, count), DONE, screen=Recorder(until=starts("shell")))
+    screen = Recorder(
+        watch=lambda coordinator, event: when_there(coordinator, event, "c1_2", "count.txt", screen.leave)
+    )
+    left = stage.start(turn(EDIT, count), DONE, screen=screen)
     assert left.ending is None
-    wait_until((left.worktree / "count.txt").exists)
     (left.worktree / "go.txt").write_text("")
     played = stage.resume()
     assert played.kinds("c1_2") == ["tool_succeeded"] and played.ending == "done"
@@ -280,18 +293,35 @@ def test_an_interrupt_at_a_question_leaves_no_question_behind(stage: Stage) -> N
     assert stage.resume(attended=True).ending == "done"
 
 
-def test_a_defect_in_an_effect_ends_the_run_and_never_hangs_it(stage: Stage) -> None:
+def test_a_worktree_that_vanishes_under_a_session_is_told_and_not_waited_for(stage: Stage) -> None:
     def lose_worktree(coordinator: Coordinator, event: Event) -> None:
-        if is_start(event, "c1_1") and coordinator.state.worktree is not None:
-            for record in (stage.environment.worktrees).rglob("thalia-*.json"):
+        if is_start(event, "c1_1"):
+            for record in stage.environment.worktrees.rglob("thalia-*.json"):
                 record.unlink()
 
     played = stage.start(turn(call("read", path="a.txt")), DONE, screen=Recorder(watch=lose_worktree))
-    assert played.ending == "failed" or "is gone" in played.results[0]
+    assert "is gone" in played.results[0] and played.ending == "done"
+
+
+def test_a_defect_ends_the_run_and_the_session_can_be_taken_up(stage: Stage) -> None:
+    def fail(delta: Delta) -> None:
+        raise ZeroDivisionError("a defect")
+
+    ready = prepare_new(replace(stage.parts, on_delta=fail), SESSION, stage.options(model=stage.script(DONE)), "Do it.")
+
+    async def go() -> None:
+        try:
+            await ready.go()
+        finally:
+            await ready.coordinator.close()
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(go())
+    assert stage.resume().code == 0
 
 
 def test_results_of_an_interrupted_turn_are_whole_messages(stage: Stage) -> None:
     turns = (turn(LONG, EDIT), DONE)
-    played = stage.start(*turns, screen=Recorder(watch=interrupt_when(stage, "c1_1", "begun.txt")))
+    played = stage.start(*turns, screen=Recorder(watch=interrupt_when("c1_1", "begun.txt")))
     texts = [message.text for message in played.state.messages if isinstance(message, ToolMessage)]
     assert len(texts) == 2 and all(texts)

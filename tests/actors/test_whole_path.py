@@ -283,3 +283,11 @@ def test_a_worktree_that_somebody_deleted_is_made_again_from_the_log(tmp_path: P
     shutil.rmtree(played.worktree)
     played = stage.resume(EMPTY, EMPTY, turn(shell("cat a.txt")), DONE, prompt="More.")
     assert played.results[-1].startswith("two")
+
+
+def test_the_setup_command_of_the_settings_runs_once_in_a_new_worktree(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, settings={"setup_command": "echo ready >> setup.txt"})
+    stage.start(turn(shell("cat setup.txt")), DONE)
+    played = stage.resume(DONE, DONE, turn(shell("cat setup.txt")), DONE, prompt="Again.")
+    assert played.kinds("setup") == ["tool_succeeded"]
+    assert [result.strip() for result in played.results] == ["ready", "ready"]

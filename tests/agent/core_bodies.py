@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agent.apply import apply
 from agent.decide import Ask, Plan, Reject, Start, decide
-from agent.state import PendingCall, State, apply
+from agent.state import PendingCall, State
 from eventlog.effects import AskUser, CallModel, EffectClass, MakeWorktree, RunTool, TakeSnapshot
 from eventlog.events import (
     Body,
@@ -47,6 +48,9 @@ class PlainPlanner:
 
     def plan_model(self, state: State, call_id: CallId) -> CallModel:
         return model_call(messages=len(state.messages), reserved_usd=self.reserved_usd)
+
+    def plan_setup(self, state: State) -> RunTool:
+        return tool("shell", arguments='{"command":"make setup"}', snapshot=state.snapshot)
 
     def writes(self, tool: str) -> bool:
         return tool in ("edit", "shell", "commit")

@@ -7,7 +7,7 @@ from eventlog.effects import AskUser, CallModel, RunTool, TakeSnapshot
 from eventlog.events import Approved, Body, CallRejected, Continued, EffectStarted, TurnEnded
 from eventlog.ids import CallId, CommandId, Digest
 from eventlog.messages import ToolMessage
-from eventlog.outcomes import AttemptLost, Cancelled, Merged, ModelFailed, OutcomeUnknown, Refused
+from eventlog.outcomes import AttemptLost, Cancelled, Merged, ModelFailed, OutcomeUnknown, Refused, ToolFailed
 from tests.agent.core_bodies import (
     BASE,
     CONTEXT,
@@ -293,3 +293,24 @@ def test_after_its_end_nothing_is_decided() -> None:
     state = fold_bodies([*OPENING, TurnEnded(ending="done", text="")])
     assert after(state)[1] == []
     assert after(state, finished("m1", Merged(files=(), saved=None)))[1] == []
+
+
+def with_setup() -> State:
+    """A fresh worktree in which the user's setup command has to run, and a reply that asks for a command."""
+    opening = [CONTEXT.model_copy(update={"setup": "make setup"}) if body == CONTEXT else body for body in OPENING]
+    return fold_bodies([*opening, started("c1", model_call()), finished("c1", replied("shell"))])
+
+
+def test_the_setup_command_runs_before_any_call_in_a_new_worktree() -> None:
+    state, decided = after(with_setup())
+    assert decided == ["setup"]
+    assert after(state)[1] == []
+    assert after(state, finished("setup", done(wrote=True)))[1] == ["s1"]
+
+
+def test_a_lost_setup_command_is_a_new_attempt_and_a_failed_one_does_not_stop_the_agent() -> None:
+    state, _ = after(with_setup())
+    state, decided = go_on(fold_bodies([finished("setup", AttemptLost(evidence="gone"))], state), PlainPlanner())
+    assert [(body.call_id, body.attempt) for body in decided if isinstance(body, EffectStarted)] == [("setup", 2)]
+    failed = finished("setup", ToolFailed(text="no make here", exit_code=2), attempt=2)
+    assert after(state, failed)[1] == ["c1_1"]

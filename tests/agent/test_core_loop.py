@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from agent.apply import fold_events
 from agent.fakes import ScriptedWorld
 from agent.loop import Loop
 from agent.recovery import FilesAfter, Vanished
-from agent.state import State, fold_events
+from agent.state import State
 from eventlog.effects import CallModel, MakeWorktree, RunTool, TakeSnapshot
 from eventlog.errors import LogError
 from eventlog.events import Approved, Body, EffectFinished, EffectStarted, Event, Interrupted, TurnEnded, UserSaid

@@ -2,7 +2,8 @@
 
 import pytest
 
-from agent.state import State, fold_events
+from agent.apply import fold_events
+from agent.state import State
 from eventlog.events import Approved, Body, CallRejected, Continued, Denied, Event, Forked, Rewound, TurnEnded
 from eventlog.ids import MAIN, CallId, CommandId, Commit, Digest, SessionId
 from eventlog.messages import AssistantMessage, ToolMessage, UserMessage

@@ -92,16 +92,15 @@ class Place:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         before: Sequence[str] = (),
+        program: Sequence[str] = PROGRAM,
         **more: Any,
     ) -> "subprocess.Popen[str]":
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(
-            [*before, *PROGRAM, *arguments],
+            [*before, *program, *arguments],
             cwd=cwd or self.repository,
             env={**self.env, **(env or {})},
-            text=True,
-            encoding="utf-8",
-            **{**pipes, **more},
+            **{"encoding": "utf-8", **pipes, **more},
         )
 
     def run(self, *arguments: str, typed: str | None = None, **more: Any) -> Result:

@@ -114,6 +114,20 @@ def test_a_budget_needs_a_known_price(place: Place) -> None:
     left_nothing(place)
 
 
+def test_a_key_that_cannot_be_one_is_refused_and_not_shown(place: Place) -> None:
+    env = {"OPENAI_API_KEY": "planted\nsecret", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    result = place.run("exec", "Do it.", "-m", "openai/test", env=env)
+    refused(result, 2, "OPENAI_API_KEY")
+    assert "planted" not in result.err
+    left_nothing(place)
+
+
+def test_a_state_folder_inside_the_checkout_is_refused(place: Place) -> None:
+    home = place.repository / ".state"
+    refused(place.run("exec", "Do it.", "-m", place.script(*WORK), env={"THALIA_HOME": str(home)}), 2, "THALIA_HOME")
+    assert not home.exists()
+
+
 def test_an_empty_prompt_is_refused(place: Place) -> None:
     refused(place.run("exec", "-", "-m", place.script(*WORK), typed=" \n"), 2, "prompt")
     left_nothing(place)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,15 @@ TURNS = (
     {"text": f"I say {EVIL}", "tool_calls": [WRITE, shell(SAY), shell(MAKE)]},
     {"text": f"Done {EVIL}"},
 )
+
+OTHER_LOCALE = (
+    sys.executable,
+    "-I",
+    "-c",
+    "import sys; sys.stdin.reconfigure(encoding='utf-8', errors='strict'); "
+    "sys.stdout.reconfigure(encoding='latin-1', errors='strict'); from cli import main; main()",
+)
+"""What Python gives a program where the locale is not C: strict streams, and not all letters."""
 
 
 def clean(shown: str) -> None:
@@ -112,9 +122,10 @@ def test_invisible_text_in_a_file_is_flagged_before_the_model_reads_it(place: Pl
 
 
 def test_a_terminal_of_another_encoding_shows_what_it_can(place: Place) -> None:
-    wide = {"LANG": "en_US.ISO-8859-1", "LC_ALL": "en_US.ISO-8859-1"}
-    result = place.run("exec", "Do it.", "-m", place.script({"text": KIND}), env=wide)
+    model = place.script({"text": KIND})
+    result = place.run("exec", "Do it.", "-m", model, program=OTHER_LOCALE, encoding="latin-1")
     assert (result.code, result.err) == (0, ""), result
+    assert "Arabic \\u0627" in result.out
 
 
 def test_bytes_that_are_no_text_are_taken_as_a_prompt(place: Place) -> None:
@@ -123,7 +134,7 @@ def test_bytes_that_are_no_text_are_taken_as_a_prompt(place: Place) -> None:
     file = place.folder / "prompt"
     file.write_bytes(b"odd \xff byte")
     with file.open("rb") as stdin:
-        result = place.run("exec", "-", "-m", model, stdin=stdin)
+        result = place.run("exec", "-", "-m", model, stdin=stdin, program=OTHER_LOCALE, encoding="latin-1")
     assert (result.code, result.err) == (0, ""), result
     assert place.run("sessions").code == 0
 

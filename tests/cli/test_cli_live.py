@@ -11,8 +11,11 @@ from pathlib import Path
 from cli_program import EDIT, KEY, Place, objects, serving, shell, wait_until
 
 from agent.models.server import ModelServer
+from processes.tree import pids, read
 
 WAITING = {"text": "I wait.", "tool_calls": [EDIT, shell("echo begun > marker; sleep 60 & sleep 60")]}
+
+EDITING = {"tool_calls": [EDIT, shell("env; sleep 0.3; cat a.py")]}
 
 
 @contextmanager
@@ -121,19 +124,22 @@ def waits_for_input(pid: int) -> bool:
     return "pipe" in Path(f"/proc/{pid}/wchan").read_text()
 
 
-def test_the_key_is_in_no_command_line(place: Place) -> None:
-    """G22."""
-    with serving(WAITING) as server, running(place, server) as run:
-        for file in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                assert KEY.encode() not in file.read_bytes()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
+def test_the_key_is_in_no_command_line_and_in_no_file(place: Place) -> None:
+    """G22, from the first moment to the last."""
+    with serving(EDITING, {"text": "Done."}) as server:
+        place.use(server)
+        with place.start("exec", "Do it.", "-m", "openai/test") as run:
+            while run.poll() is None:
+                assert KEY.encode() not in command_lines()
+        assert run.returncode == 0
         assert KEY.encode() not in b"".join(server.requests)
         assert server.headers[0]["authorization"] == f"Bearer {KEY}"
-        run.kill()
     stored = b"".join(path.read_bytes() for path in place.home.rglob("*") if path.is_file())
     assert KEY.encode() not in stored
+
+
+def command_lines() -> bytes:
+    return b"".join(read(f"/proc/{pid}/cmdline") for pid in pids())
 
 
 def messages(server: ModelServer) -> list[dict[str, str]]:

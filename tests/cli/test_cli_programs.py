@@ -1,4 +1,4 @@
-"""The demonstration, and the face that programs import."""
+"""The past of a session on the command line, the demonstration, and the face that programs import."""
 
 import os
 import re
@@ -26,6 +26,30 @@ for start in (lambda: Session.start("x", folder="."), lambda: Session.resume("no
     except Exception as error:
         print(type(error).__name__)
 """
+
+
+def test_the_tree_and_the_session_go_back_to_an_event(place: Place) -> None:
+    assert place.run("exec", "Do it.", "-m", place.script(*WORK)).code == 0
+    name, whole = place.session(), place.events()
+    start = next(e.seq for e in whole if e.body.kind == "effect_started" and e.body.effect.kind == "run_tool")
+    then = place.folder / "then"
+    assert place.run("replay", name, "--until", str(start), "--checkout", str(then)).code == 0
+    assert (then / "a.py").read_text() == "one\n"
+    assert place.run("rewind", f"{name}@{start - 1}").code == 0
+    assert place.run("diff", name).out == ""
+    result = place.run("resume", name)
+    assert (result.code, "It is changed." in result.out) == (0, True), result
+    assert place.run("replay", name, "--verify").out.startswith("replay verified: ")
+    assert place.events()[: len(whole)] == whole
+
+
+def test_a_log_is_exported_for_the_user_alone(place: Place) -> None:
+    assert place.run("exec", "Do it.", "-m", place.script(*WORK)).code == 0
+    for name in ("log.jsonl", "log.parquet"):
+        file = place.folder / name
+        result = place.run("log", "--export", str(file))
+        assert (result.code, str(len(place.events())) in result.out) == (0, True), result
+        assert file.stat().st_mode & 0o077 == 0
 
 
 def test_the_demonstration_is_killed_resumes_and_verifies_its_log(place: Place) -> None:

@@ -2,9 +2,12 @@
 
 import json
 import os
+import resource
 import signal
 import stat
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,15 @@ def test_an_edit_lands_with_its_announced_hashes_and_leaves_nothing_else(worktre
     assert isinstance(outcome, ToolSucceeded)
     assert outcome.text == "Edited a.py. (+1 -1 lines)"
     assert outcome.wrote
+
+
+@contextmanager
+def ignored(number: signal.Signals) -> Iterator[None]:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 @pytest.mark.parametrize("bits", [0o755, 0o640, 0o600, 0o444])
@@ -231,11 +243,17 @@ def test_applying_twice_is_applying_once(worktree: Path):
     assert (worktree / "a").stat().st_ino == inode
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_without_write_permission_is_a_failure(worktree: Path):
-    (worktree / "d").mkdir(0o500)
-    outcome = apply_edit(worktree, planned(worktree, "write", path="d/a", content="x"))
+def test_a_write_that_the_file_system_refuses_is_a_failure(worktree: Path):
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    plan = planned(worktree, "write", path="d/a", content="x" * 100_000)
+    with ignored(signal.SIGXFSZ):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+        try:
+            outcome = apply_edit(worktree, plan)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert isinstance(outcome, ToolFailed)
+    assert tree(worktree) == {}
     assert not outcome.wrote
 
 
