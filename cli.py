@@ -139,7 +139,7 @@ def fork(session: Annotated[str, typer.Argument(help="ID or ID@SEQ.")]) -> None:
 
     (name, seq), parts, target = _split(session), _parts(), SessionId(new_session_name())
     at = branching.fork(parts, resolve_session(parts, name, False), seq, target)
-    print(f"forked {name} at event {at}: {target}\ngo on with: thalia resume {target} PROMPT")
+    print(f"forked {name} at event {at}: {target}\ngo on with: thalia resume {target} [PROMPT]")
 
 
 @app.command()

@@ -14,7 +14,7 @@ from typing import Literal
 
 from eventlog.events import EffectFinished, EffectStarted, Event
 from eventlog.opening import read_log
-from eventlog.outcomes import OutcomeUnknown
+from eventlog.outcomes import OutcomeUnknown, ToolFailed
 from processes.tree import descendants, is_alive, pids, read
 from worktrees.sample import make_repository
 
@@ -221,6 +221,12 @@ def unknown_calls(events: Sequence[Event]) -> list[str]:
     """Calls whose outcome is told as unknown."""
     finished = [event.body for event in events if isinstance(event.body, EffectFinished)]
     return [body.call_id for body in finished if isinstance(body.outcome, OutcomeUnknown)]
+
+
+def failed_calls(events: Sequence[Event]) -> list[str]:
+    """Calls that are told as failed: nothing of them ran, or it ran and said so."""
+    finished = [event.body for event in events if isinstance(event.body, EffectFinished)]
+    return [body.call_id for body in finished if isinstance(body.outcome, ToolFailed)]
 
 
 def check_acknowledged(arena: Arena, events: Sequence[Event]) -> None:
