@@ -1,7 +1,6 @@
 """The fold: each event makes a new state of the one before. Knows nothing of files, servers or time."""
 
 from collections.abc import Sequence
-from dataclasses import replace as replace_item
 from typing import assert_never
 
 from agent.results import ToolOutcome, text_for_model
@@ -74,6 +73,8 @@ def rewind(target: State, present: State, body: Rewound) -> State:
         queued=(),
         model_calls=present.model_calls,
         snapshots=present.snapshots,
+        setups=present.setups,
+        set_up=present.set_up,
         usage=present.usage,
         spent_usd=present.spent_usd,
         unpriced=present.unpriced,
@@ -266,7 +267,7 @@ def _results(calls: Sequence[PendingCall]) -> list[ToolMessage]:
 def _closed(state: State) -> State:
     """At rest, with a result for each open call, so that any provider takes the conversation."""
     unknown = "The session was taken back or forked while this call was open; whether it ran is unknown."
-    calls = [replace_item(item, result=item.result or unknown) for item in state.calls]
+    calls = [replace(item, result=item.result or unknown) for item in state.calls]
     messages = state.messages.extend(_results(calls))
     return replace(
         state, messages=messages, calls=(), open={}, active=False, interrupting=False, failed=None, refused=None
@@ -287,7 +288,7 @@ def _answer(state: State, ask: CallId, status: CallStatus, binding: Digest | Non
 
 
 def _update(state: State, call_id: CallId, **changes: object) -> State:
-    calls = tuple(replace_item(item, **changes) if item.call.id == call_id else item for item in state.calls)
+    calls = tuple(replace(item, **changes) if item.call.id == call_id else item for item in state.calls)
     return replace(state, calls=calls)
 
 

@@ -168,7 +168,7 @@ class ToolPlanner:
         )
         verdict = judge_command(parsed, facts, mode.mode, mode.sandbox, self._rules)
         scripts = {str(path): _digest(path) for path in script_files(parsed, worktree)}
-        only_reads = isinstance(judge_command(parsed, facts, "plan", mode.sandbox, self._rules), Allow)
+        only_reads = confined and isinstance(judge_command(parsed, facts, "plan", mode.sandbox, self._rules), Allow)
         # What a person let out of the sandbox runs outside it; all else stays in.
         leaves = isinstance(verdict, AskVerdict) and bool(verdict.why_sandbox_is_not_enough)
         effect = RunTool(

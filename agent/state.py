@@ -4,7 +4,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pyrsistent import PMap, PVector, pmap, pvector
 
@@ -30,7 +30,7 @@ CallStatus = Literal["waiting", "asked", "approved", "running", "settled"]
 Written = Literal["no", "edits", "more"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PendingCall:
     """A tool call of the last reply, on its way to a result."""
 
@@ -116,11 +116,14 @@ class State:
         return {call: item.effect for call, item in self.open.items() if isinstance(item.effect, AskUser)}
 
 
-def replace(state: State, **changes: object) -> State:
+Known = TypeVar("Known", State, PendingCall)
+
+
+def replace(known: Known, **changes: object) -> Known:
     """dataclasses.replace, which calls the constructor with all thirty fields, takes ten times as long: a fold of a
     hundred thousand events is mostly this."""
-    new = object.__new__(State)
-    new.__dict__.update(state.__dict__, **changes)
+    new = object.__new__(type(known))
+    new.__dict__.update(known.__dict__, **changes)
     return new
 
 
