@@ -10,7 +10,7 @@ from agent.state import State, ended
 from eventlog.effects import AskUser
 from eventlog.events import EffectFinished, Event
 from eventlog.ids import CallId
-from eventlog.outcomes import ModelReplied
+from eventlog.outcomes import Cancelled, ModelFailed, ModelReplied
 from frontends.terminal.escape import safe, safe_line
 from frontends.terminal.lines import Seen, lines_of, question_lines
 
@@ -38,6 +38,8 @@ class Screen:
     out: TextIO = field(default_factory=lambda: sys.stdout)
     seen: Seen = field(default_factory=Seen)
     streamed: bool = False
+    held: list[str] = field(default_factory=list)
+    """Lines of what happened while a reply was being written: they stand behind it, not in it."""
 
     def on_event(self, event: Event) -> None:
         match self.format:
@@ -91,10 +93,15 @@ class Screen:
 
     def _print_lines(self, event: Event) -> None:
         lines = lines_of(event, self.seen)
-        if self.streamed and isinstance(event.body, EffectFinished) and isinstance(event.body.outcome, ModelReplied):
-            # The text stands there already.
+        if self.streamed:
+            outcome = event.body.outcome if isinstance(event.body, EffectFinished) else None
+            if not isinstance(outcome, ModelReplied | ModelFailed | Cancelled):
+                self.held += lines
+                return
             self._write("\n")
-            lines, self.streamed = lines[-1:], False
+            # Of a whole reply the text stands there already.
+            lines = [*(lines[-1:] if isinstance(outcome, ModelReplied) else lines), *self.held]
+            self.streamed, self.held = False, []
         for line in lines:
             self._write(line + "\n")
 

@@ -1,5 +1,6 @@
 """Text from a repository, a tool or a model never moves the cursor and never hides a word. G23, G24."""
 
+import io
 import os
 import re
 import sys
@@ -8,6 +9,13 @@ from typing import Any
 
 import pytest
 from cli_program import Place, serving, shell, terminal
+
+from agent.models.client import TextDelta
+from eventlog.events import Body, EffectFinished, Event
+from eventlog.ids import MAIN, CallId, Commit, SessionId
+from eventlog.messages import AssistantMessage, TextPart, Usage
+from eventlog.outcomes import ModelReplied, WorktreeReady
+from frontends.terminal.screen import Screen
 
 RAW = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 EVIL = "a\x1b[2J\x1b]52;c;eA==\x07\x9b2J\rb\u202ec\u200bd\U000e0041e"
@@ -147,3 +155,31 @@ def test_a_reader_that_goes_away_is_no_fault(evil: Place) -> None:
         os.close(writer)
         assert result.err == "", result
     assert not list(evil.home.glob("fault-*"))
+
+
+class Terminal(io.StringIO):
+    """A screen that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_happens_while_a_reply_is_written_stands_behind_it() -> None:
+    screen = Screen("s", "text", out=(shown := Terminal()))
+    reply = AssistantMessage(parts=(TextPart(text="One two."),))
+    ready = EffectFinished(call_id=CallId("w1"), attempt=1, outcome=WorktreeReady(path="/w", base=Commit("b" * 40)))
+    replied = ModelReplied(
+        message=reply, stop="stop", usage=Usage(), cost_usd=None, model="m", first_byte_ms=1, total_ms=2
+    )
+    screen.on_delta(TextDelta("One "))
+    screen.on_event(numbered(1, ready))
+    screen.on_delta(TextDelta("two."))
+    screen.on_event(numbered(2, EffectFinished(call_id=CallId("c1"), attempt=1, outcome=replied)))
+    assert shown.getvalue().splitlines() == ["One two.", "  0 tokens · 0.0 s", "worktree /w"]
+
+
+def numbered(seq: int, body: Body) -> Event:
+    return Event(
+        seq=seq, ts_us=seq, session=SessionId("s"), epoch=1, actor=MAIN, lease=1, actor_seq=None, causation=None,
+        version=1, body=body,
+    )  # fmt: skip
