@@ -1,17 +1,16 @@
 """Fork a session at an event, or take it back to one. What was is kept: under refs, and in the log."""
 
 import asyncio
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from actors.building import CannotStart, Parts, find_files
+from actors.coordinator import this_process
 from actors.files import SessionFiles
 from actors.history import commit_at, up_to
 from actors.sessions import made_worktree
 from agent.apply import fold_events
 from agent.state import State
-from configs.version import VERSION
 from eventlog.effects import MakeWorktree, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import (
     Body,
@@ -21,7 +20,6 @@ from eventlog.events import (
     Event,
     Forked,
     Rewound,
-    SessionOpened,
 )
 from eventlog.ids import CallId, Commit, SessionId
 from eventlog.opening import Opened, create_log, open_log, read_log
@@ -79,7 +77,7 @@ def rewind(parts: Parts, session: SessionId, seq: int) -> Commit | None:
         restored = commit_at(files, opened.events, seq)
         call = CallId(f"b{opened.log.epoch}")
         intent = EffectStarted(call_id=call, attempt=1, effect=RestoreTree(commit=restored))
-        _append(opened, [_opening(opened), Rewound(to_seq=seq, saved=saved, restored=restored), intent])
+        _append(opened, [this_process().opens(opened), Rewound(to_seq=seq, saved=saved, restored=restored), intent])
         outcome = files.restore_tree(files.place(state.worktree), RestoreTree(commit=restored))
         _append(opened, [EffectFinished(call_id=call, attempt=1, outcome=outcome)])
     finally:
@@ -114,16 +112,6 @@ def _pin(files: SessionFiles, refs: dict[str, Commit | None]) -> None:
     for name, commit in refs.items():
         if commit is not None:
             move_ref(files.repository.git, files.ref(name), commit, (None,))
-
-
-def _opening(opened: Opened) -> SessionOpened:
-    return SessionOpened(
-        epoch=opened.log.epoch,
-        version=VERSION,
-        pid=os.getpid(),
-        host=os.uname().nodename,
-        recovered_from=opened.log.head.seq,
-    )
 
 
 def _append(opened: Opened, bodies: Sequence[Body]) -> None:

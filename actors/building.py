@@ -1,9 +1,7 @@
 """Put a session together: settings, repository, log, model, rules, world. The one place that knows all rooms."""
 
 import asyncio
-import os
 import platform
-import socket
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,13 +12,13 @@ import orjson
 from pydantic import SecretStr
 
 from actors.commands import CommandRoom, Commands
-from actors.coordinator import Coordinator, Identity
+from actors.coordinator import Coordinator, this_process
 from actors.files import SessionFiles, open_files
 from actors.world import LocalWorld
 from agent.models.chat import Timeouts
 from agent.models.client import Delta, ModelClient, ModelError
 from agent.models.discovery import find_servers
-from agent.models.requests import RequestCache
+from agent.models.requests import CHAT_1, RequestCache
 from agent.models.resolve import NoModel, Target, choose, open_client
 from agent.permissions.rules import RuleError, Rules, parse_rules
 from agent.planning import Surroundings, ToolPlanner
@@ -29,7 +27,6 @@ from agent.tools.instructions import collect, reader
 from agent.tools.schemas import TOOLS, tools_json
 from configs import crash
 from configs.settings import Environment, Settings
-from configs.version import VERSION
 from eventlog.events import ContextSet, ModeChosen
 from eventlog.ids import MAIN, SessionId
 from eventlog.opening import Opened
@@ -38,8 +35,6 @@ from eventlog.seams import Clock
 from processes.commands import Limits
 from processes.runner import Runner
 from processes.self_test import SandboxReport, self_test
-
-BUILDER = "chat/1"
 
 
 class CannotStart(Exception):
@@ -136,7 +131,7 @@ def make_context(
         extra=extra,
     )
     return ContextSet(
-        builder=BUILDER,
+        builder=CHAT_1,
         model=target.model,
         wire_model=target.wire_model,
         system=system,
@@ -188,7 +183,7 @@ def build(
         runner=runner,
         world=LocalWorld(files, commands, model, requests, planner.may_read, parts.on_delta, readable),
         planner=planner,
-        identity=Identity(VERSION, os.getpid(), socket.gethostname()),
+        identity=this_process(),
     )
 
 

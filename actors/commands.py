@@ -60,7 +60,7 @@ class Commands:
     ) -> CommandOutcome:
         """Run it, or wait for the run that an earlier process began. Never twice in one attempt."""
         folder = self.folder(call_id, attempt)
-        extra = {**project.env, "THALIA_CALL": folder.name, "THALIA_RUN": self._room.run_mark}
+        extra = {**project.env, "THALIA_RUN": self._room.run_mark}
         env = child_env(self._room.variables, extra)
         env["PATH"] = ":".join([*project.path_entries, env.get("PATH", "/usr/bin:/bin")])
         timeout = arguments.timeout_s or self._room.limits.timeout_s

@@ -3,6 +3,8 @@
 It takes commands and publishes events; it knows no terminal and no Ray."""
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +15,11 @@ from agent.apply import fold_events
 from agent.decide import Planner
 from agent.loop import Loop
 from agent.state import State
+from configs.version import VERSION
 from eventlog.effects import MakeWorktree, MergeWork, TakeSnapshot
 from eventlog.events import (
     Body,
     Command,
-    ContextSet,
     EffectStarted,
     Event,
     Interrupted,
@@ -38,6 +40,19 @@ class Identity:
     version: str
     pid: int
     host: str
+
+    def opens(self, opened: Opened) -> SessionOpened:
+        return SessionOpened(
+            epoch=opened.log.epoch,
+            version=self.version,
+            pid=self.pid,
+            host=self.host,
+            recovered_from=opened.log.head.seq or None,
+        )
+
+
+def this_process() -> Identity:
+    return Identity(VERSION, os.getpid(), socket.gethostname())
 
 
 @dataclass(slots=True)
@@ -62,14 +77,14 @@ class Coordinator:
     async def begin(self, bodies: Sequence[Body], worktree: MakeWorktree, prompt: UserSaid) -> State:
         """A new session: one transaction holds its first events and the intents that follow from them."""
         intent = EffectStarted(call_id=CallId("w1"), attempt=1, effect=worktree)
-        await self.loop.record(self._opening(), *bodies, intent, prompt)
+        await self.loop.record(self.identity.opens(self.opened), *bodies, intent, prompt)
         return await self.loop.wait()
 
     async def reopen(self, bodies: Sequence[Body]) -> State:
         """Take over the log that an earlier process left, settle what it left open, and go on."""
         if self.opened.lost is not None:
             self._publish(self.opened.events[-1])
-        return await self.loop.run(self._opening(), *bodies)
+        return await self.loop.run(self.identity.opens(self.opened), *bodies)
 
     async def say(self, *commands: Command) -> State:
         """Go on until nothing moves without a person."""
@@ -111,24 +126,9 @@ class Coordinator:
         await self.runner.close()
         await asyncio.to_thread(self.opened.close)
 
-    def _opening(self) -> SessionOpened:
-        who, head = self.identity, self.opened.log.head.seq
-        return SessionOpened(
-            epoch=self.opened.log.epoch,
-            version=who.version,
-            pid=who.pid,
-            host=who.host,
-            recovered_from=head or None,
-        )
-
     def _publish(self, event: Event) -> None:
         for listener in self.listeners:
             listener(event)
-
-
-def changes_context(state: State, context: ContextSet) -> bool:
-    """Whether a new ContextSet is worth an event: requests are byte-stable as long as it is not."""
-    return state.context != context
 
 
 def changes_mode(state: State, mode: ModeChosen) -> bool:

@@ -12,18 +12,15 @@ from actors.files import Place, SessionFiles
 from agent.models.client import ModelClient, ModelRequest, OnDelta, Prices
 from agent.models.requests import RequestCache
 from agent.recovery import (
-    CarryOn,
     Ended,
     Evidence,
     FilesAfter,
     FilesBefore,
     FilesOther,
-    Finish,
-    LeaveOpen,
     NeverBegan,
     StillRuns,
     Vanished,
-    settle,
+    settle_all,
     vanish,
 )
 from agent.state import OpenEffect, State
@@ -113,17 +110,7 @@ class LocalWorld:
         self._threads.shutdown(wait=True)
 
     def settle(self, state: State) -> tuple[Sequence[Body], Sequence[EffectStarted]]:
-        bodies: list[Body] = []
-        unfinished: list[EffectStarted] = []
-        for call_id, item in state.open.items():
-            match settle(item.effect, item.attempt, self._evidence(call_id, item, state)):
-                case Finish(outcome):
-                    bodies.append(EffectFinished(call_id=call_id, attempt=item.attempt, outcome=outcome))
-                case CarryOn():
-                    unfinished.append(EffectStarted(call_id=call_id, attempt=item.attempt, effect=item.effect))
-                case LeaveOpen():
-                    pass
-        return bodies, unfinished
+        return settle_all(state, lambda call_id, item: self._evidence(call_id, item, state))
 
     def _evidence(self, call_id: CallId, item: OpenEffect, state: State) -> Evidence:
         effect = item.effect

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent.recovery import CarryOn, Evidence, Finish, LeaveOpen, NeverBegan, settle
+from agent.recovery import Evidence, NeverBegan, settle_all
 from agent.state import State
 from eventlog.effects import AskUser
 from eventlog.events import Body, EffectFinished, EffectStarted
@@ -43,14 +43,4 @@ class ScriptedWorld:
             self.finish(call_id, Cancelled(text="", started=True))
 
     def settle(self, state: State) -> tuple[Sequence[Body], Sequence[EffectStarted]]:
-        bodies: list[Body] = []
-        unfinished: list[EffectStarted] = []
-        for call_id, item in state.open.items():
-            match settle(item.effect, item.attempt, self.evidence.get(call_id, NeverBegan())):
-                case Finish(outcome):
-                    bodies.append(EffectFinished(call_id=call_id, attempt=item.attempt, outcome=outcome))
-                case CarryOn():
-                    unfinished.append(EffectStarted(call_id=call_id, attempt=item.attempt, effect=item.effect))
-                case LeaveOpen():
-                    pass
-        return bodies, unfinished
+        return settle_all(state, lambda call_id, item: self.evidence.get(call_id, NeverBegan()))

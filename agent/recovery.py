@@ -1,10 +1,13 @@
 """What to do about an effect that was started and has no outcome. Pure: its class and the evidence decide."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from agent.state import OpenEffect, State
 from eventlog.effects import AskUser, CallModel, Effect, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
-from eventlog.ids import Digest
+from eventlog.events import Body, EffectFinished, EffectStarted
+from eventlog.ids import CallId, Digest
 from eventlog.outcomes import AttemptLost, Conflicted, Outcome, OutcomeUnknown, ToolSucceeded
 from eventlog.redact import has_marker
 
@@ -89,6 +92,23 @@ def settle(effect: Effect, attempt: int, evidence: Evidence) -> Settlement:
             return _settle_tool(effect, attempt, evidence)
         case _:
             assert_never(effect)
+
+
+def settle_all(
+    state: State, evidence_of: Callable[[CallId, OpenEffect], Evidence]
+) -> tuple[Sequence[Body], Sequence[EffectStarted]]:
+    """For each open effect its outcome, or the intent to carry on with. What waits for a person stays open."""
+    bodies: list[Body] = []
+    unfinished: list[EffectStarted] = []
+    for call_id, item in state.open.items():
+        match settle(item.effect, item.attempt, evidence_of(call_id, item)):
+            case Finish(outcome):
+                bodies.append(EffectFinished(call_id=call_id, attempt=item.attempt, outcome=outcome))
+            case CarryOn():
+                unfinished.append(EffectStarted(call_id=call_id, attempt=item.attempt, effect=item.effect))
+            case LeaveOpen():
+                pass
+    return bodies, unfinished
 
 
 def _settle_tool(effect: RunTool, attempt: int, evidence: Evidence) -> Settlement:

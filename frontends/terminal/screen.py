@@ -26,7 +26,6 @@ EXIT_CODES = {
     "interrupted": 130,
     "failed": 1,
 }
-CHECK_FAILED = 14
 
 
 @dataclass(slots=True)
