@@ -10,9 +10,9 @@ import orjson
 
 from eventlog.errors import LogBusy
 
-_TRIES = 5
-_PAUSE_S = 0.01
-"""`is_held` takes the lock for an instant; a writer must not be refused for that."""
+_PATIENCE_S = 1.0
+_PAUSE_S = 0.002
+"""`is_held` takes the lock for an instant, longer where its process is not scheduled: no writer is refused for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,13 @@ def start_time(pid: int) -> int | None:
 
 
 def _take(descriptor: int) -> bool:
-    for attempt in range(_TRIES):
+    give_up = time.monotonic() + _PATIENCE_S
+    while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if attempt < _TRIES - 1:
-                time.sleep(_PAUSE_S)
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(_PAUSE_S)
         else:
             return True
-    return False
