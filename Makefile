@@ -39,5 +39,5 @@ clean:
 	touch $@
 
 .venv/dev: .venv/base pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,local]'
 	touch $@
