@@ -1,25 +1,60 @@
 """The command line. Thin: options to values, a room's function, an exit code. What is slow to import comes late."""
 
 import io
+import json
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from configs.version import VERSION, new_session_name
+from eventlog.ids import SessionId
+from frontends.commands.catalogue import catalogue
+from frontends.commands.daemon import daemon
+from frontends.commands.models import models
+from frontends.commands.options import (
+    AcceptDamage,
+    AddDir,
+    Allowed,
+    Budget,
+    Bypass,
+    Clean,
+    Denied,
+    Detach,
+    Fallback,
+    Folder,
+    FormatName,
+    InPlace,
+    Last,
+    Merge,
+    Model,
+    ModeName,
+    NoDaemon,
+    Output,
+    PermissionMode,
+    Sandbox,
+    SandboxName,
+    Schema,
+    SessionName,
+    Snapshots,
+    Stop,
+    Turns,
+    Worktree,
+    is_attended,
+    read_prompt,
+    split_name,
+)
+from frontends.commands.reading import hosted_events
+from frontends.commands.running import find_daemon, find_name, make_request, run_request
 
 if TYPE_CHECKING:
     from actors.building import Parts
-    from actors.local import Run
-    from actors.sessions import Options
     from configs.settings import Environment
+    from eventlog.events import Event
     from frontends.terminal.screen import Screen
-
-ModeName = Literal["plan", "ask", "auto", "bypass"]
-SandboxName = Literal["read-only", "workspace-write", "off"]
-FormatName = Literal["text", "json", "stream-json"]
 
 app = typer.Typer(
     name="thalia",
@@ -29,23 +64,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Model = Annotated[str | None, typer.Option("-m", "--model", help="provider/name, e.g. openai/gpt-5.")]
-Output = Annotated[FormatName, typer.Option("--output-format", help="What to print.")]
-Turns = Annotated[int | None, typer.Option("--max-turns", min=1, help="Model calls in this turn.")]
-Budget = Annotated[float | None, typer.Option("--max-budget-usd", min=0.0, help="Money for the whole session.")]
-PermissionMode = Annotated[ModeName | None, typer.Option("--permission-mode", help="When to ask.")]
-Sandbox = Annotated[SandboxName | None, typer.Option("-s", "--sandbox", help="What can happen.")]
-Folder = Annotated[Path, typer.Option("-C", "--cd", help="Work on the repository here.")]
-AddDir = Annotated[list[Path], typer.Option("--add-dir", help="Another folder that commands may read.")]
-Allowed = Annotated[list[str], typer.Option("--allowedTools", help="Rule, e.g. 'shell(npm test:*)'.")]
-Denied = Annotated[list[str], typer.Option("--disallowedTools", help="Rule, e.g. 'read(./secrets/**)'.")]
-Merge = Annotated[bool, typer.Option("--merge", help="Bring the result to the checkout when done.")]
-Bypass = Annotated[
-    bool, typer.Option("--dangerously-bypass-approvals-and-sandbox", help="No question, no sandbox, for this run.")
-]
-AcceptDamage = Annotated[bool, typer.Option("--accept-damage", help="Go on without the events that are lost.")]
-SessionName = Annotated[str | None, typer.Argument(help="Session id, or the beginning of one.")]
-Last = Annotated[bool, typer.Option("--last", help="The session that changed last.")]
+for part in (daemon, catalogue):
+    app.registered_commands += part.registered_commands
+app.add_typer(models, name="models")
 
 
 def _show_version(wanted: bool) -> None:
@@ -65,6 +86,7 @@ def thalia(
 def exec_(
     prompt: Annotated[str, typer.Argument(help="What to do; - reads it from standard input.")],
     model: Model = None,
+    fallback: Fallback = None,
     output: Output = "text",
     max_turns: Turns = None,
     budget: Budget = None,
@@ -74,29 +96,28 @@ def exec_(
     add_dir: AddDir = [],  # noqa: B006 - typer reads the default, nobody changes it
     allowed: Allowed = [],  # noqa: B006
     denied: Denied = [],  # noqa: B006
-    schema: Annotated[str | None, typer.Option("--json-schema", help="Schema of the reply: a file or JSON.")] = None,
+    schema: Schema = None,
     merge: Merge = False,
-    in_place: Annotated[bool, typer.Option("--in-place", help="In the checkout itself; never restored.")] = False,
-    worktree: Annotated[bool, typer.Option("-w", "--worktree", help="In a worktree of its own: the default.")] = True,
-    clean: Annotated[bool, typer.Option("--clean", help="From HEAD, without uncommitted changes.")] = False,
-    snapshots: Annotated[bool, typer.Option("--snapshots/--no-snapshots", help="Snapshot between steps.")] = True,
+    in_place: InPlace = False,
+    worktree: Worktree = True,
+    clean: Clean = False,
+    snapshots: Snapshots = True,
     bypass: Bypass = False,
+    detach: Detach = False,
+    no_daemon: NoDaemon = False,
 ) -> None:
     """Do one task, unattended where there is no terminal. (Also: thalia -p PROMPT)"""
     session = new_session_name()
     if output == "text":
         print(f"thalia {VERSION} · session {session}", flush=True)
     options = _options(
-        output, bypass, mode, sandbox,
-        folder=folder, model=model, max_turns=max_turns, max_budget_usd=budget, clean=clean,
-        in_place=in_place or not worktree, snapshots=snapshots, allowed=tuple(allowed), denied=tuple(denied),
-        add_dirs=tuple(add_dir), schema=schema,
+        bypass, mode, sandbox, schema, attended=is_attended(output) and not detach,
+        folder=folder, model=model, fallback=fallback, max_turns=max_turns, max_budget_usd=budget, clean=clean,
+        in_place=in_place or not worktree, snapshots=snapshots, allowed=allowed, denied=denied,
+        add_dirs=add_dir,
     )  # fmt: skip
-    from actors.local import run_new
-    from eventlog.ids import SessionId
-
-    parts, run = _run(session, output, merge, options.attended)
-    raise typer.Exit(run_new(parts, SessionId(session), options, _read_prompt(prompt), run))
+    request = make_request(session, "new", options, read_prompt(prompt), merge)
+    raise typer.Exit(run_request(request, output, detach, no_daemon, _run_here))
 
 
 @app.command()
@@ -105,6 +126,7 @@ def resume(
     prompt: Annotated[str | None, typer.Argument(help="What to say; nothing just goes on.")] = None,
     last: Last = False,
     model: Model = None,
+    fallback: Fallback = None,
     output: Output = "text",
     max_turns: Turns = None,
     budget: Budget = None,
@@ -113,21 +135,19 @@ def resume(
     merge: Merge = False,
     bypass: Bypass = False,
     accept_damage: AcceptDamage = False,
+    detach: Detach = False,
+    no_daemon: NoDaemon = False,
 ) -> None:
     """Go on with a session: one that was killed, stopped at a limit, or is done and gets another task."""
     if last and session is not None and prompt is None:
         session, prompt = None, session
     options = _options(
-        output, bypass, mode, sandbox,
-        folder=Path(), model=model, max_turns=max_turns, max_budget_usd=budget, accept_damage=accept_damage,
+        bypass, mode, sandbox, None, attended=is_attended(output) and not detach,
+        model=model, fallback=fallback, max_turns=max_turns, max_budget_usd=budget, accept_damage=accept_damage,
     )  # fmt: skip
-    from actors.local import run_resumed
-    from actors.sessions import resolve_session
-
-    name = resolve_session(_parts(), session, last or session is None)
-    parts, run = _run(name, output, merge, options.attended)
-    said = _read_prompt(prompt) if prompt is not None else None
-    raise typer.Exit(run_resumed(parts, name, options, said, run))
+    name = find_name(session, last)
+    request = make_request(name, "resumed", options, read_prompt(prompt) if prompt is not None else None, merge)
+    raise typer.Exit(run_request(request, output, detach, no_daemon, _run_here))
 
 
 @app.command()
@@ -135,9 +155,8 @@ def fork(session: Annotated[str, typer.Argument(help="ID or ID@SEQ.")]) -> None:
     """A new session with the past of another, up to an event."""
     from actors import branching
     from actors.sessions import resolve_session
-    from eventlog.ids import SessionId
 
-    (name, seq), parts, target = _split(session), _parts(), SessionId(new_session_name())
+    (name, seq), parts, target = split_name(session), _parts(), SessionId(new_session_name())
     at = branching.fork(parts, resolve_session(parts, name, False), seq, target)
     print(f"forked {name} at event {at}: {target}\ngo on with: thalia resume {target} [PROMPT]")
 
@@ -148,7 +167,7 @@ def rewind(session: Annotated[str, typer.Argument(help="ID@SEQ: the event to go 
     from actors import branching
     from actors.sessions import resolve_session
 
-    name, seq = _split(session)
+    name, seq = split_name(session)
     if seq is None:
         raise Stop(2, "Name the event to go back to, ID@SEQ; `thalia log ID` shows them.")
     parts = _parts()
@@ -157,58 +176,29 @@ def rewind(session: Annotated[str, typer.Argument(help="ID@SEQ: the event to go 
 
 
 @app.command()
-def sessions(output: Output = "text") -> None:
-    """All sessions, the one that changed last first."""
-    from eventlog.catalogue import list_sessions
-    from frontends.terminal.tables import session_rows
-
-    listed = list_sessions(_parts().environment.sessions)
-    print("\n".join(session_rows(listed, output)) or "No session yet; `thalia exec PROMPT` begins one.")
-
-
-@app.command()
 def log(
     session: SessionName = None,
     last: Last = False,
     output: Output = "text",
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Show what comes until the session ends.")] = False,
     export: Annotated[Path | None, typer.Option("--export", help="Write .jsonl or .parquet here.")] = None,
     trajectory: Annotated[bool, typer.Option("--trajectory", help="Export the conversation only.")] = False,
 ) -> None:
     """The events of a session."""
-    from actors.local import read_session
     from eventlog import export as exports
     from frontends.terminal.tables import event_line
 
-    _, events = read_session(_parts(), session, last or session is None)
+    _, events = _read(session, last, follow)
     if export is not None:
         if not export.absolute().parent.is_dir():
             raise Stop(2, f"The folder of {export} is not there; make it, or export to another file.")
         kind = "trajectory" if trajectory else "parquet" if export.suffix == ".parquet" else "jsonl"
-        exports.export(events, export, kind)
-        print(f"wrote {len(events)} events to {export}")
+        whole = tuple(events)
+        exports.export(whole, export, kind)
+        print(f"wrote {len(whole)} events to {export}")
         return
     for event in events:
-        print(event_line(event) if output == "text" else event.model_dump_json())
-
-
-@app.command()
-def sql(
-    query: Annotated[str, typer.Argument(help="One SELECT over log, model_calls, tool_runs, approvals, events.")],
-    output: Output = "text",
-) -> None:
-    """SQL over all sessions."""
-    from eventlog.catalogue import union_view
-    from frontends.terminal.tables import result_rows
-
-    folder = _parts().environment.sessions
-    with union_view(sorted(folder.iterdir()) if folder.is_dir() else []) as view:
-        for path, why in view.skipped:
-            print(f"left out {path.name}: {why}", file=sys.stderr)
-        try:
-            columns, rows = view.query(query)
-        except ValueError as error:
-            raise Stop(2, f"The query was not run: {str(error).splitlines()[0]}") from error
-    print("\n".join(result_rows(columns, rows, output)))
+        print(event_line(event) if output == "text" else event.model_dump_json(), flush=follow)
 
 
 @app.command()
@@ -224,8 +214,8 @@ def replay(
     from frontends.terminal.tables import difference_lines, play_lines
 
     parts = _parts()
-    name, events = local.read_session(parts, session, last or session is None)
-    past = history.up_to(events, until) if until is not None else list(events)
+    name, events = _read(session, last)
+    past = history.up_to(tuple(events), until) if until is not None else list(events)
     if checkout is not None:
         history.checkout_at(local.files_of(parts, name, past), past, past[-1].seq, checkout)
         print(f"the tree at event {past[-1].seq} is in {checkout}")
@@ -245,8 +235,8 @@ def diff(session: SessionName = None, last: Last = False) -> None:
     from frontends.terminal.escape import safe
 
     parts = _parts()
-    name, events = local.read_session(parts, session, last or session is None)
-    text = local.diff_session(parts, name, events)
+    name, events = _read(session, last)
+    text = local.diff_session(parts, name, tuple(events))
     print(safe(text) if sys.stdout.isatty() else text, end="")
 
 
@@ -292,37 +282,48 @@ def demo(keep: Annotated[bool, typer.Option("--keep", help="Leave the sample rep
     raise typer.Exit(run_demo(keep))
 
 
-class Stop(Exception):
-    """An end with an exit code and one sentence."""
-
-    def __init__(self, code: int, text: str) -> None:
-        self.code = code
-        super().__init__(text)
-
-
-def _options(output: str, bypass: bool, mode: ModeName | None, sandbox: SandboxName | None, **chosen: Any) -> "Options":
-    """`chosen` are fields of Options."""
-    from actors.finishing import read_schema
-    from actors.sessions import Options
-
-    schema = chosen.pop("schema", None)
+def _options(
+    bypass: bool, mode: ModeName | None, sandbox: SandboxName | None, schema: str | None, **chosen: Any
+) -> dict[str, Any]:
+    """`chosen` are fields of actors.sessions.Options; those that are None stay out."""
     if schema is not None:
+        from actors.finishing import read_schema
+
         file = Path(schema)
-        schema = read_schema(schema, file.read_text() if len(schema) < 4096 and file.is_file() else None)
+        chosen["schema"] = read_schema(schema, file.read_text() if len(schema) < 4096 and file.is_file() else None)
     if bypass:
         mode, sandbox = "bypass", "off"
         print("All approvals and the sandbox are bypassed in this run.", file=sys.stderr)
     elif mode == "bypass":
         raise Stop(2, "Mode bypass needs its own flag, --dangerously-bypass-approvals-and-sandbox.")
-    attended = output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
-    return Options(mode=mode, sandbox=sandbox, attended=attended, schema=schema, **chosen)
+    return {name: value for name, value in (chosen | {"mode": mode, "sandbox": sandbox}).items() if value is not None}
 
 
-def _read_prompt(given: str) -> str:
-    text = sys.stdin.read() if given == "-" else given
-    if not text.strip():
-        raise Stop(2, "The prompt is empty; say what to do, or give - and write it to standard input.")
-    return text
+def _run_here(request: Mapping[str, Any], output: FormatName) -> int:
+    """In this process."""
+    from actors import local
+    from actors.hosting import decode_request
+    from frontends.terminal.driver import ask_on_terminal, drive
+    from frontends.terminal.screen import Screen
+
+    wanted = decode_request(json.dumps(request).encode())
+    screen, answer = Screen(wanted.session, output), ask_on_terminal if wanted.options.attended else None
+    run = local.Run(screen, lambda one, go: drive(one, go, screen, answer), wanted.merge)
+    parts = _parts(screen)
+    if wanted.kind == "new":
+        return local.run_new(parts, wanted.session, wanted.options, wanted.prompt or "", run)
+    return local.run_resumed(parts, wanted.session, wanted.options, wanted.prompt, run)
+
+
+def _read(session: str | None, last: bool, follow: bool = False) -> "tuple[SessionId, Iterable[Event]]":
+    """A session's id and its events: of one that runs from its writer, of another from its files."""
+    name = find_name(session, last)
+    events = hosted_events(find_daemon(), name, follow)
+    if events is not None:
+        return SessionId(name), events
+    from actors.local import read_session
+
+    return read_session(_parts(), name, False)
 
 
 def _environment() -> "Environment":
@@ -339,22 +340,6 @@ def _parts(screen: "Screen | None" = None) -> "Parts":
 
     environment = _environment()
     return Parts(environment, load_settings(environment), SystemClock(), screen.on_delta if screen else ignore_delta)
-
-
-def _run(session: str, output: FormatName, merge: bool, attended: bool) -> "tuple[Parts, Run]":
-    from actors.local import Run
-    from frontends.terminal.driver import ask_on_terminal, drive
-    from frontends.terminal.screen import Screen, exit_code_of
-
-    screen, answer = Screen(session, output), ask_on_terminal if attended else None
-    return _parts(screen), Run(screen, lambda one, go: drive(one, go, screen, answer), exit_code_of, merge)
-
-
-def _split(name: str) -> tuple[str, int | None]:
-    session, at, seq = name.partition("@")
-    if at and not seq.isdecimal():
-        raise Stop(2, f"{name!r} is not ID@SEQ: after the @ stands the number of an event.")
-    return session, int(seq) if at else None
 
 
 def _accept_any_text() -> None:

@@ -15,7 +15,7 @@ from actors.building import Parts
 from actors.coordinator import Coordinator
 from actors.sessions import Options
 from agent.models.client import Delta, ignore_delta
-from agent.state import State, ended
+from agent.standing import Standing
 from configs.settings import load_settings, read_environment
 from configs.version import VERSION, new_session_name
 from eventlog.events import Ending, Event
@@ -32,7 +32,7 @@ class Session:
     id: SessionId
     on_event: Callable[[Event], None] = lambda event: None
     on_delta: Callable[[Delta], None] = ignore_delta
-    state: State = field(default_factory=State)
+    standing: Standing = field(default_factory=Standing)
     exit_code: int = 0
     changes: tuple[str, ...] = ()
     """`M path +1 -1`, as the command line shows them."""
@@ -54,11 +54,11 @@ class Session:
 
     @property
     def ending(self) -> Ending | None:
-        return ended(self.state)
+        return self.standing.ending
 
     @property
     def result(self) -> str:
-        return self.state.ending.text if self.state.ending else ""
+        return self.standing.result
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -71,8 +71,8 @@ class Session:
     def say(self, line: str) -> None:
         """Nothing: a program reads events."""
 
-    def finish(self, state: State, exit_code: int, files: tuple[str, ...]) -> None:
-        self.state, self.exit_code, self.changes = state, exit_code, files
+    def finish(self, standing: Standing, exit_code: int, files: tuple[str, ...]) -> None:
+        self.standing, self.exit_code, self.changes = standing, exit_code, files
 
     def _parts(self) -> Parts:
         from eventlog.seams import SystemClock
@@ -81,8 +81,8 @@ class Session:
         return Parts(environment, load_settings(environment), SystemClock(), self.on_delta)
 
     def _run(self, merge: bool) -> local.Run:
-        return local.Run(self, _drive, lambda state: 0 if ended(state) == "done" else 1, merge)
+        return local.Run(self, _drive, merge)
 
 
-async def _drive(coordinator: Coordinator, go: local.Go) -> State:
-    return await go()
+async def _drive(coordinator: Coordinator, go: local.Go) -> None:
+    await go()

@@ -1,1 +1,1 @@
-"""Ray skins around plain classes. Nothing here yet: a session runs in one process."""
+"""The actors and what hosts them: sessions, their doors, the daemon that keeps them alive."""

@@ -3,23 +3,22 @@
 import asyncio
 import platform
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 
 import orjson
-from pydantic import SecretStr
 
 from actors.commands import CommandRoom, Commands
 from actors.coordinator import Coordinator, this_process
 from actors.files import SessionFiles, open_files
+from actors.models import ModelChoice, Models
 from actors.world import LocalWorld
-from agent.models.chat import Timeouts
-from agent.models.client import Delta, ModelClient, ModelError
+from agent.models.client import Delta, ModelError
 from agent.models.discovery import find_servers
-from agent.models.requests import CHAT_1, RequestCache
-from agent.models.resolve import NoModel, Target, choose, open_client
+from agent.models.requests import RequestCache
+from agent.models.resolve import Target, pick
+from agent.models.wires import WIRES
 from agent.permissions.rules import RuleError, Rules, parse_rules
 from agent.planning import Surroundings, ToolPlanner
 from agent.prompt import build_system
@@ -27,7 +26,7 @@ from agent.tools.instructions import collect, reader
 from agent.tools.schemas import TOOLS, tools_json
 from configs import crash
 from configs.settings import Environment, Settings
-from eventlog.events import ContextSet, ModeChosen
+from eventlog.events import ContextSet, ModeChosen, ModelRoute
 from eventlog.ids import MAIN, SessionId
 from eventlog.opening import Opened
 from eventlog.redact import Redactor
@@ -70,10 +69,10 @@ def pick_model(parts: Parts, name: str | None) -> Target:
     """What was named, else a server on the usual local ports. Raises NoModelChosen: one sentence, how to choose one."""
     wanted = name or parts.settings.model
     found = () if wanted else asyncio.run(find_servers())
-    target = choose(wanted, parts.environment.variables, found)
-    if isinstance(target, NoModel):
-        raise NoModelChosen(target.sentence)
-    return target
+    try:
+        return pick(wanted, parts.environment, parts.settings, found)
+    except ModelError as error:
+        raise NoModelChosen(str(error)) from error
 
 
 def try_sandbox(mode: ModeChosen) -> SandboxReport:
@@ -117,9 +116,7 @@ def make_context(
     own = parts.environment.config_file.parent / "AGENTS.md"
     user = (str(own), own.read_bytes()) if own.is_file() else None
     date = _date(parts.clock.now_us())
-    profile, price = target.profile, parts.settings.prices.get(target.model)
     extra = parts.settings.instructions
-    parameters = target.parameters({})
     if schema is not None:
         extra += f"\nYour final reply must be one JSON value and nothing else, valid for this schema:\n{schema}"
     system = build_system(
@@ -131,19 +128,28 @@ def make_context(
         extra=extra,
     )
     return ContextSet(
-        builder=CHAT_1,
-        model=target.model,
-        wire_model=target.wire_model,
+        **make_route(target).model_dump(),
         system=system,
         tools=tools_json(tuple(tool.name for tool in TOOLS)),
-        parameters=orjson.dumps(parameters).decode(),
-        window=price.window if price and price.window else profile.window,
-        input_usd=price.input if price else profile.input_usd,
-        cached_usd=(price.cached if price.cached is not None else price.input) if price else profile.cached_usd,
-        output_usd=price.output if price else profile.output_usd,
         token_bound=bound,
         snapshots=snapshots,
         setup=parts.settings.setup_command or "",
+    )
+
+
+def make_route(target: Target) -> ModelRoute:
+    """What of a context depends on the model."""
+    profile = target.profile
+    return ModelRoute(
+        builder=WIRES[target.protocol].builder,
+        model=target.model,
+        wire_model=target.wire_model,
+        parameters=orjson.dumps(target.parameters({})).decode(),
+        window=profile.window,
+        input_usd=profile.input_usd,
+        cached_usd=profile.cached_usd,
+        output_usd=profile.output_usd,
+        warning=profile.warning or "",
     )
 
 
@@ -152,7 +158,7 @@ def build(
     opened: Opened,
     files: SessionFiles,
     rules: Rules,
-    model: ModelClient,
+    models: Models,
     *,
     sandbox: SandboxReport,
     own: bool,
@@ -181,20 +187,21 @@ def build(
         opened=opened,
         files=files,
         runner=runner,
-        world=LocalWorld(files, commands, model, requests, planner.may_read, parts.on_delta, readable),
+        world=LocalWorld(files, commands, models, requests, planner.may_read, parts.on_delta, readable),
         planner=planner,
         identity=this_process(),
     )
 
 
-def connect(parts: Parts, target: Target) -> ModelClient:
-    """The client for a model. Raises CannotStart."""
-    key = parts.environment.variables.get(target.key_name) if target.key_name else None
-    timeouts = Timeouts(silence_s=parts.settings.silence_s)
+def connect(parts: Parts, targets: Sequence[Target], contexts: Sequence[ContextSet | ModelRoute]) -> Models:
+    """The models of a session; those that these contexts name can be called. Raises CannotStart."""
+    models = ModelChoice(parts.environment, parts.settings, targets)
     try:
-        return open_client(target, SecretStr(key) if key else None, Random(), timeouts)
+        for context in contexts:
+            models.connect(context.model, context.builder)
     except ModelError as error:
         raise CannotStart(str(error)) from error
+    return models
 
 
 def _home(variables: Mapping[str, str]) -> Path:

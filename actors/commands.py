@@ -6,6 +6,7 @@ from pathlib import Path
 
 from agent.tools.output import command_text
 from agent.tools.schemas import ShellArguments
+from configs.places import RUN_MARK
 from eventlog.effects import RunTool
 from eventlog.ids import CallId
 from eventlog.outcomes import Cancelled, OutcomeUnknown, ToolFailed, ToolSucceeded
@@ -60,7 +61,7 @@ class Commands:
     ) -> CommandOutcome:
         """Run it, or wait for the run that an earlier process began. Never twice in one attempt."""
         folder = self.folder(call_id, attempt)
-        extra = {**project.env, "THALIA_RUN": self._room.run_mark}
+        extra = {**project.env, RUN_MARK: self._room.run_mark}
         env = child_env(self._room.variables, extra)
         env["PATH"] = ":".join([*project.path_entries, env.get("PATH", "/usr/bin:/bin")])
         timeout = arguments.timeout_s or self._room.limits.timeout_s

@@ -14,6 +14,7 @@ from actors.world import LocalWorld
 from agent.apply import fold_events
 from agent.decide import Planner
 from agent.loop import Loop
+from agent.standing import Standing, standing_of
 from agent.state import State
 from configs.version import VERSION
 from eventlog.effects import MakeWorktree, MergeWork, TakeSnapshot
@@ -30,6 +31,7 @@ from eventlog.events import (
 from eventlog.ids import CallId, CommandId, Commit, snapshot_id
 from eventlog.opening import Opened
 from eventlog.outcomes import Merged, Refused
+from eventlog.seams import Prepared
 from processes.runner import Runner
 
 
@@ -74,6 +76,10 @@ class Coordinator:
     def state(self) -> State:
         return self.loop.state
 
+    @property
+    def standing(self) -> Standing:
+        return standing_of(self.loop.state)
+
     async def begin(self, bodies: Sequence[Body], worktree: MakeWorktree, prompt: UserSaid) -> State:
         """A new session: one transaction holds its first events and the intents that follow from them."""
         intent = EffectStarted(call_id=CallId("w1"), attempt=1, effect=worktree)
@@ -95,6 +101,14 @@ class Coordinator:
     def send(self, command: Command) -> None:
         """From any frontend, at any time; a repeated id does nothing."""
         self.loop.inbox.put_nowait(command)
+
+    async def append(self, prepared: Sequence[Prepared]) -> tuple[Event, ...]:
+        """What another agent sends: stored and published, and nothing of the main agent's state. To be awaited where it
+        is called: then events are published in the order of the log. Raises LeaseSuperseded, LogError."""
+        events = await self.opened.log.append(prepared)
+        for event in events:
+            self._publish(event)
+        return events
 
     def interrupt(self, command_id: CommandId) -> None:
         self.send(Interrupted(id=command_id))

@@ -13,6 +13,7 @@ from actors.files import SessionFiles
 from actors.sessions import Options, Ready, made_worktree, prepare_new, prepare_resumed, resolve_session
 from agent.apply import fold_events
 from agent.models.client import Delta, ModelClient, ModelRequest, OnDelta
+from agent.standing import BLOCKED, CHECK_FAILED, Standing, standing_of
 from agent.state import State, ended
 from eventlog.events import Continued, Event
 from eventlog.ids import SessionId
@@ -29,14 +30,12 @@ class Shown(Protocol):
     def on_event(self, event: Event, /) -> None: ...
     def on_delta(self, delta: Delta, /) -> None: ...
     def say(self, line: str) -> None: ...
-    def finish(self, state: State, exit_code: int, files: tuple[str, ...]) -> None: ...
+    def finish(self, standing: Standing, exit_code: int, files: tuple[str, ...]) -> None: ...
 
 
 Go = Callable[[], Awaitable[State]]
-Drive = Callable[[Coordinator, Go], Awaitable[State]]
+Drive = Callable[[Coordinator, Go], Awaitable[object]]
 """Runs a session to where nothing moves without a person, with the frontend's way to interrupt and to answer."""
-
-BLOCKED, CHECK_FAILED = 10, 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,6 @@ class Run:
 
     screen: Shown
     drive: Drive
-    code_of: Callable[[State], int]
     merge: bool = False
 
 
@@ -67,28 +65,34 @@ def run_resumed(parts: Parts, session: SessionId, options: Options, prompt: str 
 
 
 def _run(parts: Parts, ready: Ready, options: Options, run: Run) -> int:
-    return run_fast(_drive(parts, ready, options, run))
+    return run_fast(_drive_and_close(parts, ready, options, run))
 
 
-async def _drive(parts: Parts, ready: Ready, options: Options, run: Run) -> int:
-    coordinator = ready.coordinator
-    coordinator.listeners.append(run.screen.on_event)
+async def _drive_and_close(parts: Parts, ready: Ready, options: Options, run: Run) -> int:
+    ready.coordinator.listeners.append(run.screen.on_event)
     try:
-        state = await run.drive(coordinator, ready.go)
-        wrong: str | None = None
-        if options.schema is not None:
-            state, wrong = await finishing.shape_reply(coordinator, state, options.schema)
-        code = run.code_of(state)
-        if code == 0 and wrong is not None:
-            run.screen.say(f"The reply does not fit the schema: {wrong}.")
-            code = CHECK_FAILED
-        files = finishing.list_changes(coordinator)
-        if run.merge and code == 0 and ended(state) == "done":
-            done = await finishing.merge_work(coordinator, parts.clock.now_us() // 1_000_000)
-            code = code if isinstance(done, Merged) else BLOCKED
-        run.screen.finish(coordinator.state, code, files)
+        return await drive_session(parts, ready, options, run)
     finally:
-        await coordinator.close()
+        await ready.coordinator.close()
+
+
+async def drive_session(parts: Parts, ready: Ready, options: Options, run: Run) -> int:
+    """To where nothing moves without a person, and what follows: the reply's shape, the merge, the last word."""
+    coordinator = ready.coordinator
+    await run.drive(coordinator, ready.go)
+    state = coordinator.state
+    wrong: str | None = None
+    if options.schema is not None:
+        state, wrong = await finishing.shape_reply(coordinator, state, options.schema)
+    code = standing_of(state).exit_code
+    if code == 0 and wrong is not None:
+        run.screen.say(f"The reply does not fit the schema: {wrong}.")
+        code = CHECK_FAILED
+    files = finishing.list_changes(coordinator)
+    if run.merge and code == 0 and ended(state) == "done":
+        done = await finishing.merge_work(coordinator, parts.clock.now_us() // 1_000_000)
+        code = code if isinstance(done, Merged) else BLOCKED
+    run.screen.finish(standing_of(coordinator.state), code, files)
     return code
 
 

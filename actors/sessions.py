@@ -12,6 +12,7 @@ from actors.building import (
     connect,
     find_files,
     make_context,
+    make_route,
     make_rules,
     pick_model,
     try_sandbox,
@@ -19,14 +20,27 @@ from actors.building import (
 from actors.coordinator import Coordinator, changes_mode
 from actors.files import SessionFiles
 from actors.history import commit_at
+from actors.models import Models, OneModel
 from agent.apply import fold_events
 from agent.models.client import ModelClient
+from agent.models.resolve import Target
 from agent.state import State
-from eventlog.catalogue import find_session, list_sessions
 from eventlog.effects import MakeWorktree
-from eventlog.errors import LogNotFound
-from eventlog.events import Body, ContextSet, Continued, Event, LimitsSet, Mode, ModeChosen, Sandbox, UserSaid
+from eventlog.events import (
+    Body,
+    ContextSet,
+    Continued,
+    Event,
+    FallbackSet,
+    LimitsSet,
+    Mode,
+    ModeChosen,
+    ModelRoute,
+    Sandbox,
+    UserSaid,
+)
 from eventlog.events import EffectStarted as Started
+from eventlog.finding import choose_session
 from eventlog.ids import CallId, CommandId, Commit, SessionId
 from eventlog.opening import Opened, create_log, open_log
 from worktrees.git import GitError
@@ -41,6 +55,8 @@ class Options:
 
     folder: Path
     model: str | None = None
+    fallback: str | None = None
+    """What answers for the rest of a turn in which `model` does not."""
     mode: Mode | None = None
     sandbox: Sandbox | None = None
     attended: bool = False
@@ -56,6 +72,10 @@ class Options:
     schema: str | None = None
     """JSON schema of the final reply."""
     accept_damage: bool = False
+    command_id: CommandId | None = None
+    """Of the prompt, or of the word to go on; whoever asks again with the same one repeats nothing."""
+    goes_on: bool = True
+    """Whether a turn that ended early is taken up again where nothing is said."""
 
 
 def new_command_id() -> CommandId:
@@ -90,15 +110,17 @@ def prepare_new(
     bound = BUDGETED_OUTPUT_TOKENS if limits.max_budget_usd is not None else None
     snapshots = options.snapshots and not options.in_place
     context = make_context(parts, target, files, mode, snapshots=snapshots, bound=bound, schema=options.schema)
-    _check_budget(parts, limits, context)
-    model = client or connect(parts, target)
+    spare = _spare(parts, options.fallback or parts.settings.fallback_model, context.model)
+    routes = [make_route(one) for one in spare]
+    _check_budget(parts, limits, context, *routes)
+    models = OneModel(client) if client is not None else connect(parts, (target, *spare), (context, *routes))
     opened = create_log(parts.environment.sessions / session, session, parts.clock, parts.redactor)
     coordinator = build(
         parts,
         opened,
         files,
         rules,
-        model,
+        models,
         sandbox=sandbox,
         own=not options.in_place,
         readable=options.add_dirs,
@@ -110,7 +132,8 @@ def prepare_new(
         at_s=parts.clock.now_us() // 1_000_000,
         in_place=options.in_place,
     )
-    return Ready(coordinator, (context, mode, limits), worktree, UserSaid(id=new_command_id(), text=prompt))
+    bodies = (context, *(FallbackSet(route=route) for route in routes), mode, limits)
+    return Ready(coordinator, bodies, worktree, UserSaid(id=options.command_id or new_command_id(), text=prompt))
 
 
 def prepare_resumed(
@@ -145,27 +168,54 @@ def _reopen(parts: Parts, opened: Opened, options: Options, prompt: str | None, 
         bodies.append(Started(call_id=CallId(f"w{opened.log.epoch}"), attempt=1, effect=again))
     if changes_mode(state, mode):
         bodies.append(mode)
-    target = None if client is not None else pick_model(parts, options.model or state.context.model)
-    context, limits = state.context, state.limits
+    limits = state.limits
     if options.max_turns is not None or options.max_budget_usd is not None:
         limits = _limits(parts, options, state.limits)
         bodies.append(limits)
-    if options.model is not None and target is not None:
-        bound, snapshots = context.token_bound, context.snapshots
-        context = make_context(parts, target, files, mode, snapshots=snapshots, bound=bound)
-        bodies.append(context)
-    _check_budget(parts, limits, context)
-    if prompt:
-        bodies.append(UserSaid(id=new_command_id(), text=prompt))
-    elif _stopped_early(state):
-        bodies.append(Continued(id=new_command_id()))
+    models, chosen = (
+        (OneModel(client), []) if client is not None else _choose_again(parts, options, state, files, mode, limits)
+    )
+    bodies += chosen
+    said = options.command_id or new_command_id()
+    if prompt and said not in state.commands:
+        bodies.append(UserSaid(id=said, text=prompt))
+    elif not prompt and options.goes_on and _stopped_early(state) and said not in state.commands:
+        bodies.append(Continued(id=said))
     rules = make_rules(parts.settings, allowed(options), options.denied)
-    model = connect(parts, target) if target is not None else client
-    assert model is not None
     coordinator = build(
-        parts, opened, files, rules, model, sandbox=sandbox, own=not worktree.in_place, readable=options.add_dirs
+        parts, opened, files, rules, models, sandbox=sandbox, own=not worktree.in_place, readable=options.add_dirs
     )
     return Ready(coordinator, tuple(bodies), None, None)
+
+
+def _choose_again(
+    parts: Parts, options: Options, state: State, files: SessionFiles, mode: ModeChosen, limits: LimitsSet
+) -> tuple[Models, list[Body]]:
+    """The models that a resumed session goes on with, and what is logged of a change. As its log says where nothing
+    else is chosen: an unfinished turn goes on with what had taken over, the next one begins with the chosen model."""
+    chosen = state.chosen or state.context
+    now = state.context if state.active else chosen
+    assert chosen is not None and now is not None
+    # Who takes up a killed session with its first options names what is chosen already.
+    anew = options.model is not None and not (state.active and options.model == chosen.model)
+    target = pick_model(parts, options.model if anew else now.model)
+    context, bodies = now, list[Body]()
+    if anew:
+        context = make_context(parts, target, files, mode, snapshots=now.snapshots, bound=now.token_bound)
+        bodies.append(context)
+    spare = _spare(parts, options.fallback, context.instead_of or context.model)
+    routes = [make_route(one) for one in spare]
+    logged = [state.fallback] if state.fallback is not None and not routes else []
+    _check_budget(parts, limits, context, *routes, *logged)
+    bodies += [FallbackSet(route=route) for route in routes if route != state.fallback]
+    return connect(parts, (target, *spare), (context, *routes)), bodies
+
+
+def _spare(parts: Parts, name: str | None, model: str) -> tuple[Target, ...]:
+    """The fallback model, if one is named that is not the model itself. Raises CannotStart."""
+    if name is None or name == model:
+        return ()
+    return (pick_model(parts, name),)
 
 
 def _worktree_again(parts: Parts, files: SessionFiles, events: Sequence[Event], state: State) -> MakeWorktree | None:
@@ -208,12 +258,7 @@ def made_worktree(events: Sequence[Event]) -> MakeWorktree | None:
 
 def resolve_session(parts: Parts, name: str | None, last: bool) -> SessionId:
     """An id, a unique beginning of one, or the one that changed last. Raises LogNotFound."""
-    if name is not None and not last:
-        return SessionId(find_session(parts.environment.sessions, name).name)
-    listed = list_sessions(parts.environment.sessions)
-    if not listed:
-        raise LogNotFound("There is no session yet; `thalia exec PROMPT` begins one.")
-    return SessionId(listed[0].folder.name)
+    return SessionId(choose_session(parts.environment.sessions, name, last))
 
 
 def _files(parts: Parts, session: SessionId, folder: Path) -> SessionFiles:
@@ -253,10 +298,13 @@ def _limits(parts: Parts, options: Options, before: LimitsSet | None) -> LimitsS
     )
 
 
-def _check_budget(parts: Parts, limits: LimitsSet, context: ContextSet) -> None:
+def _check_budget(parts: Parts, limits: LimitsSet, *contexts: ContextSet | ModelRoute) -> None:
     """Raises CannotStart."""
-    if limits.max_budget_usd is not None and (context.input_usd is None or context.output_usd is None):
-        raise CannotStart(
-            f"No price is known for {context.model}, so a budget cannot be kept; add it under [prices] in "
-            f"{parts.environment.config_file}, or leave out --max-budget-usd."
-        )
+    if limits.max_budget_usd is None:
+        return
+    for context in contexts:
+        if context.input_usd is None or context.output_usd is None:
+            raise CannotStart(
+                f"No price is known for {context.model}, so a budget cannot be kept; add it under [prices] in "
+                f"{parts.environment.config_file}, or leave out --max-budget-usd."
+            )

@@ -9,7 +9,8 @@ from typing import ParamSpec, TypeVar, assert_never
 
 from actors.commands import CommandOutcome, Commands
 from actors.files import Place, SessionFiles
-from agent.models.client import ModelClient, ModelRequest, OnDelta, Prices
+from actors.models import Models
+from agent.models.client import ModelRequest, OnDelta, Prices
 from agent.models.requests import RequestCache
 from agent.recovery import (
     Ended,
@@ -54,13 +55,13 @@ class LocalWorld:
         self,
         files: SessionFiles,
         commands: Commands,
-        model: ModelClient,
+        models: Models,
         requests: RequestCache,
         may_read: Callable[[State, Path, str], bool],
         on_delta: OnDelta,
         readable: tuple[Path, ...] = (),
     ) -> None:
-        self._files, self._commands, self._model, self._may_read = files, commands, model, may_read
+        self._files, self._commands, self._models, self._may_read = files, commands, models, may_read
         self._requests, self._on_delta, self._readable = requests, on_delta, readable
         self._tasks: dict[CallId, asyncio.Task[None]] = {}
         self._late: set[asyncio.Task[None]] = set()
@@ -107,6 +108,7 @@ class LocalWorld:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._models.close()
         self._threads.shutdown(wait=True)
 
     def settle(self, state: State) -> tuple[Sequence[Body], Sequence[EffectStarted]]:
@@ -180,7 +182,7 @@ class LocalWorld:
         assert context is not None
         prices = Prices(context.input_usd, context.cached_usd, context.output_usd)
         request = ModelRequest(call_id, body, prices, sent_before=attempt - 1)
-        return await self._model.complete(request, self._on_delta)
+        return await self._models.client(context).complete(request, self._on_delta)
 
     async def _run_tool(self, call_id: CallId, attempt: int, effect: RunTool, state: State) -> Outcome:
         arguments = parse_arguments(effect.tool, effect.arguments)

@@ -18,6 +18,7 @@ from eventlog.events import (
     EffectFinished,
     EffectStarted,
     Event,
+    FallbackSet,
     Forked,
     Interrupted,
     LeaseGranted,
@@ -29,7 +30,7 @@ from eventlog.events import (
     UserSaid,
 )
 from eventlog.fold import fold
-from eventlog.ids import SETUP, CallId, Digest
+from eventlog.ids import MAIN, SETUP, AgentId, CallId, Digest
 from eventlog.messages import ToolMessage, UserMessage
 from eventlog.outcomes import (
     AttemptLost,
@@ -47,16 +48,20 @@ from eventlog.outcomes import (
 )
 
 
-def fold_events(events: Sequence[Event], state: State | None = None) -> State:
-    """The state after `events`, which begin at seq 1 where one of them is Rewound."""
+def fold_events(events: Sequence[Event], state: State | None = None, actor: AgentId = MAIN) -> State:
+    """The state of one agent after `events`, which begin at seq 1 where one of them is Rewound."""
+    return _fold([event for event in events if event.actor == actor], state)
+
+
+def _fold(events: Sequence[Event], state: State | None) -> State:
     rewinds = [index for index, event in enumerate(events) if isinstance(event.body, Rewound)]
     if not rewinds:
         return fold(apply, state or State(), (event.body for event in events))
     last = rewinds[-1]
     body = events[last].body
     assert isinstance(body, Rewound)
-    before = fold_events(events[:last], state)
-    target = fold_events([event for event in events[:last] if event.seq <= body.to_seq], state)
+    before = _fold(events[:last], state)
+    target = _fold([event for event in events[:last] if event.seq <= body.to_seq], state)
     return fold(apply, rewind(target, before, body), (event.body for event in events[last + 1 :]))
 
 
@@ -67,6 +72,7 @@ def rewind(target: State, present: State, body: Rewound) -> State:
         epoch=present.epoch,
         mode=present.mode,
         limits=present.limits,
+        fallback=present.fallback,
         worktree=present.worktree,
         snapshot=body.restored or target.snapshot,
         written="no",
@@ -97,7 +103,9 @@ def apply(state: State, body: Body) -> State:
         case SessionOpened():
             return replace(state, epoch=body.epoch)
         case ContextSet():
-            return replace(state, context=body)
+            return _apply_context(state, body)
+        case FallbackSet():
+            return replace(state, fallback=body.route)
         case CallRejected():
             return _apply_rejection(state, body)
         case TurnEnded():
@@ -109,6 +117,15 @@ def apply(state: State, body: Body) -> State:
             return state
         case _:
             assert_never(body)
+
+
+def _apply_context(state: State, body: ContextSet) -> State:
+    if body.instead_of is None:
+        return replace(state, context=body, chosen=None)
+    # The call that had no reply is made again under another id, and counts once in the turn.
+    calls = max(state.turn_calls - 1, 0)
+    chosen = state.chosen or state.context
+    return replace(state, context=body, chosen=chosen, fell_back=True, failed=None, turn_calls=calls)
 
 
 def _apply_command(state: State, body: Command) -> State:
@@ -202,6 +219,7 @@ def _apply_reply(state: State, reply: ModelReplied) -> State:
         context_tokens=reply.usage.input + reply.usage.output,
         unpriced=state.unpriced or reply.cost_usd is None,
         failed=None,
+        paused=reply.stop == "pause",
     )
     return _charge(state, reply.cost_usd or 0.0)
 
@@ -243,7 +261,9 @@ def _next_turn(state: State) -> State:
 
 
 def _begin_turn(state: State) -> State:
-    return replace(state, active=True, ending=None, turn_calls=0, withheld=0, failed=None, refused=None)
+    return replace(
+        state, active=True, ending=None, turn_calls=0, withheld=0, failed=None, refused=None, fell_back=False
+    )
 
 
 def _settle(state: State, call_id: CallId, text: str) -> State:

@@ -8,9 +8,10 @@ from typing import Protocol, assert_never
 
 from agent.state import PendingCall, State, last_reply
 from eventlog.effects import AskUser, CallModel, MakeWorktree, RunTool, TakeSnapshot
-from eventlog.events import Body, CallRejected, EffectStarted, Ending, TurnEnded
+from eventlog.events import Body, CallRejected, ContextSet, EffectStarted, Ending, TurnEnded
 from eventlog.ids import SETUP, CallId, ask_id, model_call_id, snapshot_id
-from eventlog.outcomes import ModelFailed, Refused
+from eventlog.messages import AssistantMessage
+from eventlog.outcomes import AttemptLost, Refused
 
 LOST_ATTEMPTS_TEXT = "The model could not be reached"
 
@@ -162,15 +163,15 @@ def _open_snapshot(state: State) -> bool:
 
 
 def _decide_turn(state: State, planner: Planner) -> Sequence[Body]:
-    """No call is pending and no reply is awaited: ask the model, or end."""
+    """No call is pending and no reply is awaited: ask the model, or end. A paused reply goes back as it is."""
     reply = last_reply(state)
-    if reply is not None:
+    if reply is not None and not state.paused:
         if snapshot := _decide_snapshot(state, planner, "at the end of the turn"):
             return snapshot
         if state.open:
             return ()
         ending: Ending = "withheld" if state.withheld else "done"
-        return (TurnEnded(ending=ending, text=reply.text),)
+        return (TurnEnded(ending=ending, text=_last_words(state)),)
     if state.failed is not None:
         return _decide_retry(state, planner)
     if state.limits.max_turns is not None and state.turn_calls >= state.limits.max_turns:
@@ -178,23 +179,42 @@ def _decide_turn(state: State, planner: Planner) -> Sequence[Body]:
             f"Stopped after {state.turn_calls} model calls, the limit of a turn; `thalia resume --max-turns N` goes on."
         )
         return _end_when_quiet(state, planner, TurnEnded(ending="out_of_turns", text=text))
+    if state.chosen is not None and not state.fell_back:
+        return (state.chosen,)
     return _call_model(state, planner, model_call_id(state.model_calls + 1), 1, 0)
+
+
+def _last_words(state: State) -> str:
+    """Of the last reply; replies that follow each other are one with pauses in it."""
+    said: list[str] = []
+    for message in reversed(state.messages):
+        if not isinstance(message, AssistantMessage):
+            break
+        said.append(message.text)
+    return "".join(reversed(said))
 
 
 def _decide_retry(state: State, planner: Planner) -> Sequence[Body]:
     assert state.failed is not None
     call_id, attempt, outcome = state.failed.call_id, state.failed.attempt, state.failed.outcome
-    delay_ms = 0
-    if isinstance(outcome, ModelFailed):
-        if not outcome.retry:
-            return _end_when_quiet(state, planner, TurnEnded(ending="model_unavailable", text=outcome.text))
-        if attempt >= state.limits.max_attempts:
-            text = (
-                f"{LOST_ATTEMPTS_TEXT} in {attempt} attempts: {outcome.text.rstrip('.')}. `thalia resume` tries again."
-            )
-            return _end_when_quiet(state, planner, TurnEnded(ending="model_unavailable", text=text))
-        delay_ms = outcome.wait_ms
-    return _call_model(state, planner, call_id, attempt + 1, delay_ms)
+    if isinstance(outcome, AttemptLost):
+        return _call_model(state, planner, call_id, attempt + 1, 0)
+    if outcome.retry and attempt < state.limits.max_attempts:
+        return _call_model(state, planner, call_id, attempt + 1, outcome.wait_ms)
+    if (other := _fallback(state)) is not None:
+        return (other,)
+    text = outcome.text
+    if outcome.retry:
+        text = f"{LOST_ATTEMPTS_TEXT} in {attempt} attempts: {text.rstrip('.')}. `thalia resume` tries again."
+    return _end_when_quiet(state, planner, TurnEnded(ending="model_unavailable", text=text))
+
+
+def _fallback(state: State) -> ContextSet | None:
+    """What the same conversation goes to next, where the model has failed for good: once in a turn."""
+    context, route = state.context, state.fallback
+    if context is None or route is None or state.fell_back or route.model == context.model:
+        return None
+    return context.model_copy(update={**route.model_dump(), "instead_of": context.model})
 
 
 def _call_model(state: State, planner: Planner, call_id: CallId, attempt: int, delay_ms: int) -> Sequence[Body]:

@@ -14,6 +14,7 @@ from eventlog.events import (
     Ending,
     LimitsSet,
     ModeChosen,
+    ModelRoute,
     TurnEnded,
 )
 from eventlog.ids import CallId, CommandId, Commit, Digest
@@ -64,6 +65,11 @@ class FailedAttempt:
 class State:
     epoch: int = 0
     context: ContextSet | None = None
+    chosen: ContextSet | None = None
+    """What the next turn begins with again, where `context` is the fallback's."""
+    fallback: ModelRoute | None = None
+    fell_back: bool = False
+    """In this turn; it happens once."""
     mode: ModeChosen = field(
         default_factory=lambda: ModeChosen(id=CommandId(""), mode="ask", sandbox="workspace-write", attended=False)
     )
@@ -94,6 +100,8 @@ class State:
     """It ended in this worktree, well or not."""
     turn_calls: int = 0
     failed: FailedAttempt | None = None
+    paused: bool = False
+    """The latest reply is not at its end: the provider goes on with it when the conversation is sent again."""
     withheld: int = 0
     """Calls in this turn that wanted a permission which nobody was there to give."""
     usage: Usage = field(default_factory=Usage)

@@ -1,6 +1,6 @@
 """What a model call costs beside its network. Run: python -m benchmarks.models [ITERATIONS]
 
-One server in a process of its own plays the same reply to a raw asyncio exchange and to ChatClient.complete,
+One server in a process of its own plays the same reply to a raw asyncio exchange and to HttpModel.complete,
 interleaved; ScriptedModel plays it in process. Then the request of a long conversation: two new messages by the
 cache, against building and hashing it whole. Prints milliseconds (p50, p99) and ratios.
 """
@@ -14,17 +14,19 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from agent.models.chat import ChatClient
 from agent.models.client import ModelRequest, ignore_delta
+from agent.models.http import HttpModel
 from agent.models.requests import CHAT_1, RequestCache, build_request
 from agent.models.scripted import Script, ScriptedCall, ScriptedModel, Turn
+from agent.models.wires import WIRES
 from eventlog.events import ContextSet
 from eventlog.ids import CallId
 from eventlog.messages import AssistantMessage, Message, TextPart, ToolCall, ToolMessage
 
+CHAT = WIRES["chat"]
 REPLY = Turn(
     text="I read the file and found the place to change; here is what I do next.",
-    tool_calls=(ScriptedCall(name="read", arguments={"path": "agent/models/chat.py", "limit": 200}),),
+    tool_calls=(ScriptedCall(name="read", arguments={"path": "agent/models/http.py", "limit": 200}),),
 )
 CONTEXT = ContextSet(
     builder=CHAT_1,
@@ -84,10 +86,10 @@ async def measure_calls(iterations: int) -> dict[str, list[float]]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         request = ModelRequest(CallId("c1"), build_request(CONTEXT, conversation(5), None))
         scripted = ScriptedModel(Script(turns=(REPLY,), loop=True))
-        async with ChatClient(f"http://127.0.0.1:{port}/v1") as client:
+        async with HttpModel(CHAT, f"http://127.0.0.1:{port}/v1") as client:
             ways: dict[str, Way] = {
                 "raw asyncio": raw_exchange(reader, writer, request.body),
-                "ChatClient.complete": lambda: client.complete(request, ignore_delta),
+                "HttpModel.complete": lambda: client.complete(request, ignore_delta),
                 "ScriptedModel.complete": lambda: scripted.complete(request, ignore_delta),
             }
             times = await measure(ways, iterations)

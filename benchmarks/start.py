@@ -39,7 +39,13 @@ def main() -> None:
         script = folder / "script.json"
         step = {"tool_calls": [{"name": "shell", "arguments": {"command": "true"}}]}
         script.write_text(json.dumps({"turns": [step, {"text": "Done."}]}))
-        env = {"PATH": os.environ["PATH"], "HOME": name, "THALIA_HOME": f"{name}/home", "THALIA_CONFIG": f"{name}/none"}
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": name,
+            "THALIA_HOME": f"{name}/home",
+            "THALIA_DAEMON": "off",
+            "THALIA_CONFIG": f"{name}/none",
+        }
         python = [sys.executable, "-I"]
         ways = {
             "python -c print": [*python, "-c", "print(1)"],

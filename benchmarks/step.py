@@ -22,7 +22,7 @@ from actors.building import Parts
 from actors.coordinator import Coordinator
 from actors.sessions import Options
 from agent.models.client import Delta, ignore_delta
-from agent.state import State, ended
+from agent.standing import Standing
 from configs.settings import Environment, Settings
 from configs.version import new_session_name
 from eventlog.events import EffectStarted, Event
@@ -71,8 +71,8 @@ class Quiet:
     def say(self, line: str) -> None:
         return
 
-    def finish(self, state: State, exit_code: int, files: tuple[str, ...]) -> None:
-        assert ended(state) == "done", state.ending
+    def finish(self, standing: Standing, exit_code: int, files: tuple[str, ...]) -> None:
+        assert standing.ending == "done", standing.result
 
 
 async def bare(port: int, steps: int) -> float:
@@ -118,13 +118,13 @@ def session(folder: Path, repository: Path, port: int, *, shipped: bool) -> floa
     if not shipped:
         options = Options(folder=repository, model="openai/bench", mode="bypass", sandbox="off", snapshots=False)
     screen = Quiet()
-    run = local.Run(screen, drive, lambda state: 0)
+    run = local.Run(screen, drive)
     local.run_new(parts, SessionId(new_session_name()), options, "go", run)
     return (screen.times[-1] - screen.times[2]) * 1000 / (len(screen.times) - 3)
 
 
-async def drive(coordinator: Coordinator, go: local.Go) -> State:
-    return await go()
+async def drive(coordinator: Coordinator, go: local.Go) -> None:
+    await go()
 
 
 def measure(rounds: int, runs: dict[str, Callable[[], float]]) -> dict[str, list[float]]:

@@ -2,20 +2,20 @@
 
 A repository's own `.thalia/config.toml` is not read here: it can tighten rules only, once its folder is trusted."""
 
-import os
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from configs.models import SECRET_NAME, KnownModel, ModelTable, OwnProvider, check_own, known_models, with_own
+from configs.places import config_file, read_variables, state_folder
 
 MODES = ("plan", "ask", "auto", "bypass")
 SANDBOXES = ("read-only", "workspace-write", "off")
 
-_SECRET_NAME = re.compile(r"(?i)key|token|secret|passw|credential|auth|cookie|dsn|_url$|^db$")
 _HARMLESS = frozenset({"SSH_AUTH_SOCK", "XAUTHORITY", "GPG_AGENT_INFO"})
 
 
@@ -39,11 +39,25 @@ class ModelPrice(BaseModel):
     output: float
     window: int | None = None
 
+    def over(self, known: KnownModel | None) -> KnownModel:
+        """What is known, with this price. Where no price of cached input is given, it costs what any input does."""
+        changes = {
+            "input_usd": self.input,
+            "cached_usd": self.input if self.cached is None else self.cached,
+            "output_usd": self.output,
+            "as_of": None,
+            "source": "your settings",
+        }
+        window = {} if self.window is None else {"window": self.window}
+        return (known or KnownModel()).model_copy(update=changes | window)
+
 
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     model: str | None = None
     """`provider/name`."""
+    fallback_model: str | None = None
+    """`provider/name` of what answers for the rest of a turn in which `model` does not."""
     permission_mode: Literal["plan", "ask", "auto", "bypass"] | None = None
     """None: ask with a terminal, auto without one."""
     sandbox: Literal["read-only", "workspace-write", "off"] = "workspace-write"
@@ -61,6 +75,21 @@ class Settings(BaseModel):
     permissions: PermissionRules = PermissionRules()
     prices: Mapping[str, ModelPrice] = Field(default_factory=dict)
     """By `provider/name`; wins over the table that ships."""
+    providers: Mapping[str, OwnProvider] = Field(default_factory=dict)
+    """Changes to known providers, and providers of the user's own."""
+
+    @field_validator("providers")
+    @classmethod
+    def _known_or_whole(cls, own: Mapping[str, OwnProvider]) -> Mapping[str, OwnProvider]:
+        check_own(own)
+        return own
+
+    @property
+    def table(self) -> ModelTable:
+        """The providers and models that ship, with the user's own and their prices."""
+        table = with_own(known_models(), self.providers)
+        own = {name: price.over(table.models.get(name)) for name, price in self.prices.items()}
+        return table.model_copy(update={"models": {**table.models, **own}}) if own else table
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +109,22 @@ class Environment:
         return self.state_folder / "worktrees"
 
     @property
+    def models(self) -> Path:
+        """Where the weights of local models are kept."""
+        return self.state_folder / "models"
+
+    @property
     def secrets(self) -> frozenset[str]:
         return frozenset(
             value
             for name, value in self.variables.items()
-            if _SECRET_NAME.search(name) and name not in _HARMLESS and len(value) >= 8 and not Path(value).is_absolute()
+            if SECRET_NAME.search(name) and name not in _HARMLESS and len(value) >= 8 and not Path(value).is_absolute()
         )
 
 
 def read_environment() -> Environment:
-    import platformdirs
-
-    home = os.environ.get("THALIA_HOME")
-    state = Path(home).expanduser().absolute() if home else Path(platformdirs.user_state_dir("thalia"))
-    config = os.environ.get("THALIA_CONFIG")
-    file = Path(config).expanduser() if config else Path(platformdirs.user_config_dir("thalia")) / "config.toml"
-    return Environment(dict(os.environ), state, file)
+    variables = read_variables()
+    return Environment(variables, state_folder(variables), config_file(variables))
 
 
 def load_settings(environment: Environment) -> Settings:
@@ -116,4 +145,5 @@ def load_settings(environment: Environment) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise SettingsError(f"{file}: `{where}`: {first['msg']}.") from error
+        said = first["msg"].removeprefix("Value error, ")
+        raise SettingsError(f"{file}: `{where}`: {said}.") from error

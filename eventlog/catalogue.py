@@ -2,7 +2,7 @@
 
 Each has a cached `summary.json`, made anew when its log has changed; recovery never reads it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from eventlog.checking import ANCHOR, DATABASE, LOCK, open_copy
 from eventlog.database import wal_path
 from eventlog.errors import LogDamaged, LogError, LogNotFound, reason
 from eventlog.events import ContextSet, EffectFinished, Ending, Event, TurnEnded, UserSaid
+from eventlog.finding import session_folders
 from eventlog.lock import is_held
 from eventlog.opening import read_log
 from eventlog.outcomes import ModelReplied
@@ -61,22 +62,8 @@ class Listed:
 
 def list_sessions(state: Path) -> tuple[Listed, ...]:
     """Newest change first; those that cannot be read last. `state` holds one folder a session."""
-    listed = [_look(folder) for folder in _folders(state)]
+    listed = [_look(folder) for folder in session_folders(state)]
     return tuple(sorted(listed, key=lambda one: -(one.summary.changed_us if one.summary else 0)))
-
-
-def find_session(state: Path, name: str) -> Path:
-    """By id or by the beginning of one. Raises LogNotFound where none or several fit."""
-    fitting = [folder for folder in _folders(state) if name and folder.name.startswith(name)]
-    exact = [folder for folder in fitting if folder.name == name]
-    match exact or fitting:
-        case [folder]:
-            return folder
-        case []:
-            raise LogNotFound(f"There is no session {name}; `thalia sessions` lists them.")
-        case several:
-            names = ", ".join(sorted(folder.name for folder in several)[:3])
-            raise LogNotFound(f"{len(several)} sessions begin with {name} ({names}); give more of the id.")
 
 
 def summarize(events: Sequence[Event], stamp: tuple[int, ...]) -> Summary:
@@ -131,14 +118,21 @@ class UnionView:
 
 
 @contextmanager
-def union_view(folders: Sequence[Path]) -> Iterator[UnionView]:
-    """Reads copies, so live sessions may be among them. SQL reaches no file, no network and no setting."""
+def union_view(folders: Sequence[Path], exports: Mapping[str, Path] | None = None) -> Iterator[UnionView]:
+    """Reads copies, so live sessions may be among them; better are the `exports` of their writers (DuckLog.export), by
+    the name of the folder. SQL reaches no file, no network and no setting."""
     import duckdb
 
     with TemporaryDirectory(prefix="thalia-sql-") as copies, duckdb.connect() as connection:
         skipped: list[tuple[Path, str]] = []
         parts: list[str] = []
         for number, folder in enumerate(folders):
+            if exports and folder.name in exports:
+                connection.execute(
+                    f"CREATE TABLE session_{number} AS FROM read_parquet(?)", [str(exports[folder.name])]
+                )
+                parts.append(f"SELECT * FROM session_{number}")
+                continue
             copy = Path(copies) / str(number)
             copy.mkdir(mode=0o700)
             try:
@@ -182,12 +176,6 @@ def _copy_checked(folder: Path, copy: Path) -> None:
         raise LogDamaged("its anchor file `head` cannot be read", None)
     if head.seq < reading.head.seq:
         raise LogDamaged(f"it ends at event {head.seq}", reading.head.seq - head.seq)
-
-
-def _folders(state: Path) -> list[Path]:
-    if not state.is_dir():
-        return []
-    return [folder for folder in state.iterdir() if (folder / DATABASE).is_file()]
 
 
 def _look(folder: Path) -> Listed:

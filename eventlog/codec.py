@@ -105,6 +105,13 @@ def decode(
         ) from error
 
 
+def event_json(seq: int, ts_us: int, payload: bytes, get: Callable[[Digest], bytes]) -> bytes:
+    """The event as JSON, long texts in their places: mostly the stored bytes as they are. Raises what `decode` does."""
+    if payload.startswith(b'{"version":%d,' % SCHEMA_VERSION) and not _has_blobs(payload):
+        return b'{"seq":%d,"ts_us":%d,%b' % (seq, ts_us, payload[1:])
+    return decode(seq, ts_us, payload, get).model_dump_json().encode()
+
+
 def _has_blobs(payload: bytes) -> bool:
     # A quote inside a text is escaped in JSON, so no name in the envelope can look like its end, or like its blobs.
     return payload.find(b',"blobs":[', 0, payload.find(b',"body":') + 1) >= 0

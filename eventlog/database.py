@@ -116,6 +116,14 @@ class Database:
         finally:
             cursor.close()
 
+    def export(self, file: Path, last_seq: int) -> None:
+        """The rows up to `last_seq`, as Parquet, on a cursor of its own."""
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(f"COPY (FROM events WHERE seq <= {last_seq}) TO {_quoted(file)} (FORMAT parquet)")
+        finally:
+            cursor.close()
+
     def wal_bytes(self) -> int:
         wal = wal_path(self.path)
         return wal.stat().st_size if wal.exists() else 0
@@ -151,6 +159,15 @@ class Database:
             os.fchmod(descriptor, 0o600)
         finally:
             os.close(descriptor)
+
+
+def load_engine() -> None:
+    """Import DuckDB now, so that the first log does not wait for it."""
+    import duckdb  # noqa: F401 - only its import is wanted
+
+
+def _quoted(file: Path) -> str:
+    return "'" + str(file).replace("'", "''") + "'"
 
 
 def wal_path(database: Path) -> Path:

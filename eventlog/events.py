@@ -113,6 +113,31 @@ class ContextSet(Value):
     snapshots: bool = True
     setup: str = ""
     """Command that runs once in each new worktree before any call does; from the user's own settings."""
+    warning: str = ""
+    """What a person must know before the model is used."""
+    instead_of: str | None = None
+    """The chosen model, which gave no reply: this one answers for the rest of the turn."""
+
+
+class ModelRoute(Value):
+    """What of a ContextSet depends on the model; the fields mean the same."""
+
+    builder: str
+    model: str
+    wire_model: str
+    parameters: str
+    window: int
+    input_usd: float | None = None
+    cached_usd: float | None = None
+    output_usd: float | None = None
+    warning: str = ""
+
+
+class FallbackSet(Value):
+    """Who answers for the rest of a turn in which the chosen model fails for good. None: nobody, the turn ends."""
+
+    kind: Literal["fallback_set"] = "fallback_set"
+    route: ModelRoute | None
 
 
 class EffectStarted(Value):
@@ -195,6 +220,7 @@ Body = Annotated[
     | LimitsSet
     | SessionOpened
     | ContextSet
+    | FallbackSet
     | EffectStarted
     | EffectFinished
     | CallRejected

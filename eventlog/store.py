@@ -17,11 +17,11 @@ from configs.crash import reached
 from eventlog.anchor import Anchor, Head
 from eventlog.blobs import BlobStore
 from eventlog.clean import prepare
-from eventlog.codec import decode, move_to_blobs
-from eventlog.database import Database, Row
+from eventlog.codec import decode, event_json, move_to_blobs
+from eventlog.database import PAGE, Database, Row
 from eventlog.errors import LeaseSuperseded, LogError, LogWriteFailed, reason
 from eventlog.events import Draft, Event
-from eventlog.ids import SessionId
+from eventlog.ids import AgentId, SessionId
 from eventlog.leases import Leases, admit_all
 from eventlog.redact import Redactor
 from eventlog.rows import make_row
@@ -107,6 +107,38 @@ class DuckLog:
         """Up to what is acknowledged at the call. From any thread."""
         for row in self._database.rows(after_seq, self._head.seq):
             yield decode(row.seq, row.ts_us, row.payload.encode(), self.blobs.get)
+
+    def read_encoded(self, after_seq: int, upto: int) -> Iterator[tuple[int, bytes]]:
+        """seq and JSON of each event behind `after_seq`, up to `upto`, which is acknowledged. From any thread.
+        Raises LogError, also on a closed log."""
+        for row in self._rows(after_seq, upto):
+            yield row.seq, event_json(row.seq, row.ts_us, row.payload.encode(), self.blobs.get)
+
+    def find_sent(self, agent: AgentId, lease: int, numbers: range) -> tuple[Event, ...]:
+        """What an agent has stored under these numbers of its own, in order. From any thread. Raises LogError."""
+        found: list[Event] = []
+        upto = self._head.seq
+        while upto > 0 and len(found) < len(numbers):
+            # From the end, where what is asked for mostly stands.
+            after = max(upto - PAGE, 0)
+            for row in self._rows(after, upto):
+                event = decode(row.seq, row.ts_us, row.payload.encode(), self.blobs.get)
+                if (event.actor, event.lease) == (agent, lease) and event.actor_seq in numbers:
+                    found.append(event)
+            upto = after
+        return tuple(sorted(found, key=lambda event: event.seq))
+
+    def export(self, file: Path) -> None:
+        """What is acknowledged at the call, as Parquet. From any thread; appends go on meanwhile."""
+        self._database.export(file, self._head.seq)
+
+    def _rows(self, after_seq: int, upto: int) -> Iterator[Row]:
+        import duckdb
+
+        try:
+            yield from self._database.rows(after_seq, upto)
+        except duckdb.Error as error:
+            raise LogError(f"The log cannot be read ({reason(error)}); open the session again.") from error
 
     def checkpoint_when_large(self) -> None:
         """To be called when nobody waits for an append, as while a model thinks."""

@@ -75,7 +75,12 @@ def _start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-I", "-m", "cli", *arguments],
         cwd=folder / "game",
-        env={**env, "THALIA_HOME": str(folder / "state"), "THALIA_CONFIG": str(folder / "config.toml")},
+        env={
+            **env,
+            "THALIA_HOME": str(folder / "state"),
+            "THALIA_CONFIG": str(folder / "config.toml"),
+            "THALIA_DAEMON": "off",
+        },
         stdin=subprocess.DEVNULL,
     )
 

@@ -82,6 +82,15 @@ def holders(lock: str, variable: str, value: str) -> list[int]:
     ]
 
 
+def carriers(variable: str, value: str) -> list[int]:
+    """Living processes, this one left out, that carry variable=value in the environment."""
+    needle = f"\0{variable}={value}\0".encode()
+    own = os.getpid()
+    return [
+        pid for pid in pids() if pid != own and needle in b"\0" + read(f"/proc/{pid}/environ") + b"\0" and is_alive(pid)
+    ]
+
+
 def holds(pid: int, key: tuple[int, int]) -> bool:
     """Open is not enough: who only looks has the file open too, for a moment, and takes it shared."""
     try:

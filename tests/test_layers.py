@@ -25,6 +25,7 @@ ONLY = {
     "triton": {"kernels"},
     "httpx": {"agent", "frontends"},
     "typer": {"cli", "frontends"},
+    "xllamacpp": {"agent"},
 }
 
 

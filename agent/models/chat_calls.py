@@ -5,8 +5,6 @@ from typing import Any
 
 import orjson
 
-MAX_CALLS = 256
-
 
 @dataclass(slots=True)
 class PendingCall:

@@ -1,23 +1,26 @@
-"""The reader of a Chat Completions reply: bytes cut anywhere in, deltas and one verdict out. Pure.
+"""The reader of a Chat Completions reply. Pure."""
 
-A reply counts only when it says how it ended: nothing is made of a stream that was cut. A server that gives no finish
-reason but its end mark is believed where there is only text, never where there are calls."""
-
-from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
-
-from agent.models.chat_calls import MAX_CALLS, CallCollector, PendingCall, as_arguments
-from agent.models.client import Delta, ReasoningDelta, TextDelta, ToolCallStarted
-from agent.models.faults import Fault, fault_of_error
+from agent.models.chat_calls import CallCollector, PendingCall, as_arguments
+from agent.models.client import ReasoningDelta, TextDelta, ToolCallStarted
+from agent.models.faults import Fault
+from agent.models.reading import (
+    CUT,
+    EMPTY_REPLY,
+    MAX_CALLS,
+    TOO_MANY_CALLS,
+    JsonEvent,
+    ReplyReader,
+    count_in,
+    object_in,
+)
 from agent.models.reasoning import ReasoningDetails
-from agent.models.sse import EventReader, ServerEvent
+from agent.models.verdicts import Finished
 from eventlog.ids import CallId, tool_call_id
 from eventlog.messages import AssistantMessage, OpaquePart, Part, ReasoningPart, TextPart, ToolCall, Usage
 from eventlog.outcomes import StopReason
 
-MAX_REPLY_BYTES = 64 << 20
 _STOPS: dict[str, StopReason] = {
     "stop": "stop",
     "end_turn": "stop",
@@ -40,150 +43,27 @@ _BROKEN_STOPS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    message: AssistantMessage
-    stop: StopReason
-    usage: Usage | None
-    """None where the server reported none."""
-    model: str
-    """As the server named it; may be empty."""
-    output_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Faulty:
-    fault: Fault
-    usage: Usage | None
-    output_bytes: int
-    """What came before it, for an estimate of its cost."""
-
-
-class ChatStream:
-    """One reply. The ids of its tool calls follow from the id of the model call."""
+class ChatStream(ReplyReader):
+    """One reply of Chat Completions. A server that gives no finish reason but its end mark is believed where there is
+    only text, never where there are calls."""
 
     def __init__(self, call_id: CallId) -> None:
-        self._call_id = call_id
-        self._events = EventReader()
-        self._whole: bytearray | None = None
-        """The body, where it is not a stream of events."""
-        self._start = b""
-        self._started = False
-        self._taken = 0
-        self._deltas: list[Delta] = []
+        super().__init__(call_id)
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
         self._details = ReasoningDetails()
         self._calls = CallCollector()
         self._finish = ""
-        self._done = False
-        self._usage: Usage | None = None
         self._model = ""
-        self._fault: Fault | None = None
 
     @property
     def output_bytes(self) -> int:
-        """Of text, reasoning and calls so far, roughly."""
         pieces = sum(map(len, self._text)) + sum(map(len, self._reasoning)) + sum(map(len, self._refusal))
         return pieces + sum(len(call.name) + sum(map(len, call.arguments)) for call in self._calls.calls)
 
-    @property
-    def ended(self) -> bool:
-        """Nothing that follows can change the verdict: the end mark came, or a fault did."""
-        return self._done or self._fault is not None
-
-    def feed(self, chunk: bytes) -> list[Delta]:
-        """Deltas in the order of the reply."""
-        self._taken += len(chunk)
-        if self._taken > MAX_REPLY_BYTES:
-            self._fail(Fault("malformed", "The model's reply is larger than 64 MB.", True))
-        if self.ended:
-            return []
-        if not self._started:
-            chunk = self._begin(chunk)
-        if self._whole is not None:
-            self._whole += chunk
-        else:
-            for event in self._events.feed(chunk):
-                self._take(event, last=False)
-        deltas, self._deltas = self._deltas, []
-        return deltas
-
-    def finish(self) -> Finished | Faulty:
-        """The verdict, once the body has ended, however it did."""
-        if not self.ended:
-            if self._whole is not None:
-                self._take_whole(bytes(self._whole))
-            else:
-                for event in self._events.finish():
-                    self._take(event, last=True)
-        verdict = self._fault or self._flaw()
-        if verdict is not None:
-            return Faulty(verdict, self._usage, self.output_bytes)
-        return Finished(
-            AssistantMessage(parts=self._parts()), self._stop(), self._usage, self._model, self.output_bytes
-        )
-
-    def _begin(self, chunk: bytes) -> bytes:
-        """Tell a stream from a plain body by its first byte that is no space."""
-        self._start += chunk
-        first = self._start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-        if not first or first in b"\xef\xbb":
-            return b""
-        self._started = True
-        if first in b"{[<":
-            self._whole = bytearray()
-        chunk, self._start = self._start, b""
-        return chunk
-
-    def _take(self, event: ServerEvent, last: bool) -> None:
-        if self.ended:
-            return
-        data = event.data.strip()
-        if not data:
-            return
-        if data == b"[DONE]":
-            self._done = True
-            return
-        try:
-            value = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            self._take_apart(event, last)
-            return
-        if not isinstance(value, dict):
-            self._fail(Fault("malformed", "The model server sent an event that is no object.", True))
-        elif event.name == "error" and "error" not in value:
-            self._fail(fault_of_error(value))
-        else:
-            self._take_chunk(value)
-
-    def _take_apart(self, event: ServerEvent, last: bool) -> None:
-        """Some servers leave the blank line between events out, so several stand in one."""
-        lines = event.data.split(b"\n")
-        if len(lines) > 1:
-            for line in lines:
-                self._take(replace(event, data=line), last)
-        elif not last:
-            self._fail(Fault("malformed", "The model server sent an event that is not JSON.", True))
-
-    def _take_whole(self, body: bytes) -> None:
-        try:
-            value = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            page = body.lstrip()[:1] == b"<"
-            what = "a web page instead of a reply; check the base URL" if page else "a body that is not JSON"
-            self._fail(Fault("malformed" if page else "cut", f"The model server sent {what}.", True))
-            return
-        value = value[0] if isinstance(value, list) and value else value
-        if isinstance(value, dict):
-            self._take_chunk(value)
-
-    def _take_chunk(self, chunk: dict[str, Any]) -> None:
-        if chunk.get("error"):
-            self._usage = read_usage(chunk) or self._usage
-            self._fail(fault_of_error(chunk["error"]))
-            return
+    def _take(self, event: JsonEvent) -> None:
+        chunk = event.value
         if not self._model and isinstance(chunk.get("model"), str):
             self._model = chunk["model"]
         self._usage = read_usage(chunk) or self._usage
@@ -196,6 +76,17 @@ class ChatStream:
             self._take_delta(delta)
         if isinstance(choice.get("finish_reason"), str):
             self._finish = choice["finish_reason"] or self._finish
+
+    def _read(self) -> Finished | Fault:
+        if not self._finish and not (self._done and self._text and not self._calls.calls):
+            return CUT
+        if self._finish in _BROKEN_STOPS:
+            return _BROKEN_STOPS[self._finish]
+        empty = not (self._calls.calls or "".join(self._text).strip() or self._refusal)
+        if empty and self._stop() not in {"length", "content_filter", "refusal"}:
+            return EMPTY_REPLY
+        message = AssistantMessage(parts=self._parts())
+        return Finished(message, self._stop(), self._usage, self._model, self.output_bytes)
 
     def _take_delta(self, delta: dict[str, Any]) -> None:
         if text := _flat(delta.get("content")):
@@ -223,22 +114,7 @@ class ChatStream:
         if new is not None:
             self._deltas.append(ToolCallStarted(len(self._calls.calls), new.name))
         if len(self._calls.calls) > MAX_CALLS:
-            self._fail(Fault("malformed", f"The model asked for more than {MAX_CALLS} calls at once.", True))
-
-    def _fail(self, fault: Fault) -> None:
-        self._fault = self._fault or fault
-
-    def _flaw(self) -> Fault | None:
-        if self._taken == 0 or (not self._started and not self._start.strip()):
-            return Fault("malformed", "The model server sent an empty body.", True)
-        if not self._finish and not (self._done and self._text and not self._calls.calls):
-            return Fault("cut", "The model's reply broke off before its end.", True)
-        if self._finish in _BROKEN_STOPS:
-            return _BROKEN_STOPS[self._finish]
-        empty = not (self._calls.calls or "".join(self._text).strip() or self._refusal)
-        if empty and self._stop() not in {"length", "content_filter", "refusal"}:
-            return Fault("malformed", "The model sent an empty reply.", True)
-        return None
+            self._fail(TOO_MANY_CALLS)
 
     def _stop(self) -> StopReason:
         stop = _STOPS.get(self._finish.lower(), "stop")
@@ -275,26 +151,18 @@ def read_usage(chunk: dict[str, Any]) -> Usage | None:
         usage = first.get("usage") if isinstance(first, dict) else None
     if not isinstance(usage, dict):
         return None
-    prompt = usage.get("prompt_tokens_details")
-    prompt = prompt if isinstance(prompt, dict) else {}
-    completion = usage.get("completion_tokens_details")
-    completion = completion if isinstance(completion, dict) else {}
-    input, output = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
-    reasoning = _count(completion, "reasoning_tokens")
-    if reasoning and _count(usage, "total_tokens") == input + output + reasoning:
+    prompt, completion = object_in(usage, "prompt_tokens_details"), object_in(usage, "completion_tokens_details")
+    input, output = count_in(usage, "prompt_tokens"), count_in(usage, "completion_tokens")
+    reasoning = count_in(completion, "reasoning_tokens")
+    if reasoning and count_in(usage, "total_tokens") == input + output + reasoning:
         output += reasoning  # a provider that counts reasoning beside the output
     return Usage(
         input=input,
-        cached=_count(prompt, "cached_tokens") or _count(usage, "cached_tokens", "prompt_cache_hit_tokens"),
-        cache_written=_count(prompt, "cache_write_tokens") or _count(usage, "cache_creation_input_tokens"),
+        cached=count_in(prompt, "cached_tokens") or count_in(usage, "cached_tokens", "prompt_cache_hit_tokens"),
+        cache_written=count_in(prompt, "cache_write_tokens") or count_in(usage, "cache_creation_input_tokens"),
         output=output,
         reasoning=reasoning,
     )
-
-
-def _count(fields: dict[str, Any], *names: str) -> int:
-    found = (fields.get(name) for name in names)
-    return next((max(int(value), 0) for value in found if isinstance(value, (int, float)) and value), 0)
 
 
 def _flat(value: object) -> str:

@@ -18,6 +18,7 @@ _TOLD_SPREAD = 0.25
 _SHOWN = 500
 
 _LONG_CODES = frozenset({"context_length_exceeded", "string_above_max_length", "model_context_window_exceeded"})
+_REFUSED_CODES = frozenset({"invalid_prompt", "data_residency_mismatch", "model_not_found"})
 _LONG_TEXTS = (
     "maximum context length",
     "context length exceeded",
@@ -63,15 +64,17 @@ def fault_of_error(error: object) -> Fault:
     status = _status_of(error)
     if status is not None and status >= 400 and code != "tool_use_failed":
         return _by_status(status, said, code, "")
+    if code == "insufficient_quota":
+        return Fault("rate_limited", _sentence("The model server broke off: the quota is used up", said), False)
+    if "rate_limit" in code or "rate limit" in said.lower():
+        return Fault("rate_limited", _sentence("The model server broke off: too many requests", said), True)
     if is_too_long(said, code):
         return Fault("context_too_long", _sentence("The conversation is too long for the model", said), False)
     if code == "tool_use_failed":
         return Fault("malformed", _sentence("The model wrote a call that its server could not read", said), True)
-    if "rate_limit" in code or "rate limit" in said.lower():
-        return Fault("rate_limited", _sentence("The model server broke off: too many requests", said), True)
     if "overloaded" in code or "overloaded" in said.lower():
         return Fault("overloaded", _sentence("The model server broke off: it is overloaded", said), True)
-    if "invalid_request" in code:
+    if "invalid_request" in code or "policy" in code or code in _REFUSED_CODES:
         return Fault("refused", _sentence("The model server refused the request", said), False)
     return Fault("server", _sentence("The model server broke off with an error", said), True)
 

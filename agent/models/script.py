@@ -7,15 +7,14 @@
                    {"fail": "cut_at", "bytes": 100}]}],
      "conversations": [{"when": "text in the first user message", "turns": []}]}
 
-The turn is chosen by the number of assistant messages in the request, so that a retry or a resumed run gets the same
-reply. A turn's faults come first, one an attempt; attempts are counted for each conversation (by its first user
-message) and turn. After the last turn the model says that the script has ended, or with `loop` begins again."""
+A script knows no protocol: the same turns are said in each protocol's own form (script_player.py). The turn is chosen
+by the number of the model's turns in the request, so that a retry or a resumed run gets the same reply. A turn's faults
+come first, one an attempt. After the last turn the model says that the script has ended, or with `loop` begins
+again."""
 
-import hashlib
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
-import orjson
 from pydantic import AfterValidator, Field, JsonValue, ValidationError
 
 from agent.models.client import BadScript
@@ -35,12 +34,12 @@ Fail = Literal[
     "empty",
     "spaces",
     "error_in_stream",
+    "overloaded_in_stream",
     "unknown_tool",
     "same_id",
     "list_arguments",
     "deep_arguments",
 ]
-ENDED = "The script has ended."
 
 
 def _known(fail: str) -> str:
@@ -61,7 +60,8 @@ class PlannedFault(Value):
 
     `cut_before_arguments`, `cut_arguments`, `cut_after_arguments` and `cut_at` (after `bytes` of the body) close the
     connection there. `clean_close` ends the body properly without a finish reason. `reset` resets the connection in
-    place of an answer. `silence` sends headers, then nothing. `unknown_tool`, `same_id`, `list_arguments` and
+    place of an answer. `silence` sends headers, then nothing. `error_in_stream` and `overloaded_in_stream` begin a
+    reply and break it off with the protocol's own event of an error. `unknown_tool`, `same_id`, `list_arguments` and
     `deep_arguments` are whole replies, and count as the turn."""
 
     fail: Annotated[str, AfterValidator(_known)]
@@ -75,11 +75,16 @@ class PlannedFault(Value):
 class Turn(Value):
     text: str = ""
     reasoning: str = ""
+    """Sealed where the protocol knows that, and then the next request must bring it back untouched."""
+    hide_reasoning: bool = False
+    """Only the seal is shown; nothing at all in a protocol without one."""
     tool_calls: tuple[ScriptedCall, ...] = ()
     usage: Usage | None = None
     """None: a quarter of the bytes that went in and came out."""
     stop: str | None = None
-    """None: `tool_calls` where there are some, else `stop`."""
+    """One of StopReason, said in the protocol's own words; anything else goes out as it is, where the protocol has a
+    word for it. None: `tool_calls` where there are some, else `stop`. `pause` ends a turn that the model itself goes
+    on with; of the three protocols only Messages has that."""
     delay_ms: int = 0
     """Before the first byte."""
     chunk_bytes: int = 0
@@ -121,58 +126,3 @@ def load_script(path: Path) -> Script:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise BadScript(f"The script {path} is not valid at {where or 'its start'}: {first['msg']}.") from None
-
-
-class Player:
-    """A script being played: all it remembers is how often each turn has been asked for."""
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self._attempts: dict[tuple[str, int], int] = {}
-
-    def play(self, body: bytes) -> Play | None:
-        """None where the request is not one for Chat Completions."""
-        messages = read_messages(body)
-        if messages is None:
-            return None
-        first = next((_text(message) for message in messages if message.get("role") == "user"), "")
-        number = sum(message.get("role") == "assistant" for message in messages)
-        turn = self._turn(first, number)
-        key = (hashlib.sha256(first.encode("utf-8", "replace")).hexdigest(), number)
-        attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
-        fault = next(iter(_planned(turn, attempt)), None)
-        return Play(turn=turn, fault=fault, model=self.script.model, number=number, request_bytes=len(body))
-
-    def _turn(self, first: str, number: int) -> Turn:
-        found = (talk.turns for talk in self.script.conversations if talk.when in first)
-        turns = next(found, self.script.turns)
-        if self.script.loop and turns:
-            return turns[number % len(turns)]
-        return turns[number] if number < len(turns) else Turn(text=ENDED)
-
-
-def read_messages(body: bytes) -> list[dict[str, Any]] | None:
-    try:
-        request = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    messages = request.get("messages") if isinstance(request, dict) else None
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        return None
-    return messages
-
-
-def _planned(turn: Turn, attempt: int) -> list[PlannedFault]:
-    for fault in turn.faults:
-        if attempt <= fault.times:
-            return [fault]
-        attempt -= fault.times
-    return []
-
-
-def _text(message: dict[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    return "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))

@@ -4,27 +4,26 @@ import asyncio
 from random import Random
 from time import monotonic, time
 
-from agent.models.chat_stream import ChatStream, Faulty
 from agent.models.client import ModelRequest, OnDelta
 from agent.models.faults import Fault, fault_of_response, wait_ms
 from agent.models.script import (
     PlannedFault,
-    Play,
-    Player,
     Script,
     ScriptedCall,
     ScriptedConversation,
     Turn,
     load_script,
 )
-from agent.models.script_wire import Answer, render
+from agent.models.script_player import Player
+from agent.models.script_wire import Answer
 from agent.models.settle import failed, settle
+from agent.models.verdicts import Faulty
+from agent.models.wires import WIRES
+from configs.models import Protocol
 from eventlog.outcomes import ModelFailed, ModelReplied
 
 __all__ = [
     "PlannedFault",
-    "Play",
-    "Player",
     "Script",
     "ScriptedCall",
     "ScriptedConversation",
@@ -33,7 +32,6 @@ __all__ = [
     "load_script",
 ]
 
-_NO_REQUEST = Fault("refused", "The request is not one for Chat Completions.", False)
 _RESET = Fault("network", "The connection was reset before an answer.", True)
 _CUT = Fault("cut", "The connection broke in the middle of the reply.", True)
 _SILENCE = Fault("timeout", "The model server fell silent.", True)
@@ -42,19 +40,17 @@ _SILENCE = Fault("timeout", "The model server fell silent.", True)
 class ScriptedModel:
     """A ModelClient. Silence is a timeout at once; a delay is waited for."""
 
-    def __init__(self, script: Script, random: Random | None = None) -> None:
+    def __init__(self, script: Script, random: Random | None = None, protocol: Protocol = "chat") -> None:
         self.requests: list[bytes] = []
         """Every body it got."""
         self._player = Player(script)
         self._random = random or Random(0)
+        self._protocol: Protocol = protocol
 
     async def complete(self, request: ModelRequest, on_delta: OnDelta) -> ModelReplied | ModelFailed:
         begin = monotonic()
         self.requests.append(request.body)
-        play = self._player.play(request.body)
-        if play is None:
-            return failed(_NO_REQUEST, lambda: 0, 400)
-        answer = render(play)
+        answer = self._player.answer(self._protocol, request.body)
         await asyncio.sleep(answer.delay_ms / 1000)
         headers = dict(answer.headers)
 
@@ -74,7 +70,7 @@ class ScriptedModel:
     async def _read(
         self, request: ModelRequest, on_delta: OnDelta, answer: Answer, begin: float
     ) -> ModelReplied | ModelFailed:
-        stream = ChatStream(request.call_id)
+        stream = WIRES[self._protocol].reader(request.call_id)
         step = answer.chunk_bytes or len(answer.body) or 1
         for at in range(0, len(answer.body), step):
             for delta in stream.feed(answer.body[at : at + step]):

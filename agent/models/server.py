@@ -1,4 +1,5 @@
-"""A model server on the loopback address that plays a script, faults included. Plain asyncio, HTTP/1.1, kept alive.
+"""A model server on the loopback address that plays a script in all three protocols, faults included. Plain asyncio,
+HTTP/1.1, kept alive. It refuses every request that the strictest provider of the protocol would refuse.
 
 Run: python -m agent.models.server --script FILE --port-file FILE [--requests FILE]
 It prints its base URL, and stops on SIGTERM or when the pipe on its standard input closes."""
@@ -17,10 +18,18 @@ from typing import Self
 
 import orjson
 
-from agent.models.script import Player, Script, load_script
-from agent.models.script_wire import JSON, Answer, answer_bytes, render
+from agent.models.script import Script, load_script
+from agent.models.script_player import DIALECTS, Player
+from agent.models.script_wire import JSON, Answer, answer_bytes, refuse
+from configs.models import Protocol
 
 _MAX_BODY = 256 << 20
+_PATHS: Mapping[str, Protocol] = {
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+}
+_VERSION = "anthropic-version"
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -98,15 +107,14 @@ class ModelServer:
 
     def _answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         if method == "GET" and path == "/v1/models":
-            models = [{"id": self._player.script.model, "object": "model"}]
-            return _json(200, {"object": "list", "data": models})
-        if method != "POST" or path != "/v1/chat/completions":
+            return _json(200, _models(self._player.script.model))
+        protocol = _PATHS.get(path)
+        if method != "POST" or protocol is None:
             return _json(404, {"error": {"message": f"no {method} {path} here", "code": "not_found"}})
         self._keep(headers, body)
-        play = self._player.play(body)
-        if play is None:
-            return _json(400, {"error": {"message": "the body has no messages", "code": "invalid_request_error"}})
-        return render(play)
+        if protocol == "messages" and not headers.get(_VERSION):
+            return refuse(DIALECTS[protocol], 400, f"{_VERSION}: header is required")
+        return self._player.answer(protocol, body)
 
     def _keep(self, headers: Mapping[str, str], body: bytes) -> None:
         self.requests.append(body)
@@ -150,6 +158,13 @@ async def send(writer: asyncio.StreamWriter, answer: Answer) -> bool:
     return answer.ending == "whole"
 
 
+def _models(name: str) -> dict[str, object]:
+    """A list as the clients of every protocol read it."""
+    model = {"id": name, "object": "model", "created": 0, "owned_by": "scripted"}
+    model |= {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+    return {"object": "list", "data": [model], "has_more": False, "first_id": name, "last_id": name}
+
+
 def _json(status: int, value: object) -> Answer:
     return Answer(status, (("content-type", JSON),), orjson.dumps(value))
 
@@ -160,18 +175,23 @@ async def run_program(script: Script, port_file: Path, requests_file: Path | Non
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    watched = _watch_stdin(loop, stopped)
+    watched = watch_stdin(loop, stopped)
     async with ModelServer(script, requests_file) as server:
-        part = port_file.with_name(port_file.name + ".part")
-        part.write_text(f"{server.port}\n")
-        part.replace(port_file)
+        write_port(port_file, server.port)
         print(server.base_url, flush=True)
         await stopped.wait()
     if watched is not None:
         loop.remove_reader(watched)
 
 
-def _watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> int | None:
+def write_port(port_file: Path, port: int) -> None:
+    """The file is there whole or not at all."""
+    part = port_file.with_name(port_file.name + ".part")
+    part.write_text(f"{port}\n")
+    part.replace(port_file)
+
+
+def watch_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> int | None:
     """Only a pipe or a socket tells that its other end is gone; a terminal or /dev/null is left alone."""
     descriptor = sys.stdin.fileno()
     mode = os.fstat(descriptor).st_mode

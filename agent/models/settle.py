@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from agent.models.chat_stream import Faulty, Finished
 from agent.models.client import ModelRequest, cost_usd, estimated_usage
 from agent.models.faults import Fault
+from agent.models.verdicts import Faulty, Finished
 from eventlog.outcomes import ModelFailed, ModelReplied
 
 

@@ -10,7 +10,7 @@ import termios
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from agent.state import State
+from agent.standing import Standing
 from eventlog.effects import AskUser
 from eventlog.events import Approved, Command, Denied, Interrupted
 from eventlog.ids import CallId, CommandId
@@ -22,18 +22,18 @@ Answer = Callable[[], Awaitable[str | None]]
 
 class Session(Protocol):
     @property
-    def state(self) -> State: ...
+    def standing(self) -> Standing: ...
     def interrupt(self, command_id: CommandId) -> None: ...
-    async def say(self, *commands: Command) -> State: ...
+    async def say(self, *commands: Command) -> object: ...
 
 
 class Abandoned(Exception):
     """Ctrl-C a second time: the session is left as it is, to be resumed."""
 
 
-async def drive(session: Session, go: Callable[[], Awaitable[State]], screen: Screen, answer: Answer | None) -> State:
+async def drive(session: Session, go: Callable[[], Awaitable[object]], screen: Screen, answer: Answer | None) -> None:
     """Until nothing moves without a person who is not there (no `answer`). Raises Abandoned, LogError."""
-    screen.take_up(session.state)
+    screen.take_up(session.standing)
     loop = asyncio.get_running_loop()
     running = asyncio.ensure_future(go())
     asking: asyncio.Future[list[Command]] | None = None
@@ -42,7 +42,7 @@ async def drive(session: Session, go: Callable[[], Awaitable[State]], screen: Sc
     def stop() -> None:
         nonlocal stops
         stops += 1
-        if stops > 1 or not session.state.active:
+        if stops > 1 or not session.standing.active:
             running.cancel()
         elif asking is not None:
             asking.cancel()
@@ -53,22 +53,21 @@ async def drive(session: Session, go: Callable[[], Awaitable[State]], screen: Sc
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     try:
-        state = await running
-        while state.asks and answer is not None:
-            asking = asyncio.ensure_future(_ask_all(state, screen, answer))
+        await running
+        while session.standing.asks and answer is not None:
+            asking = asyncio.ensure_future(_ask_all(session.standing, screen, answer))
             commands = await _answers(asking)
             asking = None
             if not commands:
-                return state
+                return
             running = asyncio.ensure_future(session.say(*commands))
-            state = await running
+            await running
     except asyncio.CancelledError:
         raise Abandoned from None
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(ValueError):
                 loop.remove_signal_handler(number)
-    return state
 
 
 async def _answers(asking: "asyncio.Future[list[Command]]") -> list[Command]:
@@ -79,10 +78,10 @@ async def _answers(asking: "asyncio.Future[list[Command]]") -> list[Command]:
         return [Interrupted(id=new_id())]
 
 
-async def _ask_all(state: State, screen: Screen, answer: Answer) -> list[Command]:
+async def _ask_all(standing: Standing, screen: Screen, answer: Answer) -> list[Command]:
     """One answer a question, as far as somebody answers."""
     commands: list[Command] = []
-    for call, question in state.asks.items():
+    for call, question in standing.asks.items():
         screen.show_question(call, question)
         line = await answer()
         if line is None:

@@ -27,6 +27,12 @@ _BY_NAME = {
     "TargetInUse": USAGE,
     "ProcessError": BLOCKED,
     "ModelError": USAGE,
+    "NotHosted": USAGE,
+    "SessionRuns": BLOCKED,
+    "NoRay": BLOCKED,
+    "PlaceUnsafe": BLOCKED,
+    "DaemonUnreachable": BLOCKED,
+    "SessionDied": BLOCKED,
 }
 """By the name of the class, or of its nearest base that stands here: importing them all would be slow."""
 
@@ -38,9 +44,15 @@ def explain(error: BaseException, state_folder: Path) -> tuple[int, str]:
         return code, str(error)
     if type(error).__name__ == "Abandoned":
         return STOPPED, "Left as it is; `thalia resume --last` goes on."
-    for kind in type(error).__mro__:
-        if kind.__name__ in _BY_NAME:
-            return _BY_NAME[kind.__name__], str(error)
+    if type(error).__name__ == "Detached":
+        return STOPPED, "It goes on without this terminal; `thalia attach --last` comes back."
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    if type(error).__name__ == "DaemonRefused":
+        # What the daemon could not do, for the reason that its own error had.
+        kinds = [*getattr(error, "kinds", ()), "DaemonRefused"]
+    for kind in kinds:
+        if kind in _BY_NAME and str(error):
+            return _BY_NAME[kind], str(error)
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""
         return BLOCKED, f"The system refused: {error.strerror}{where}; nothing that was logged is lost."

@@ -8,6 +8,7 @@ from typing import assert_never
 from eventlog.effects import AskUser, CallModel, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import (
     Approved,
+    Body,
     CallRejected,
     ContextSet,
     Continued,
@@ -16,11 +17,13 @@ from eventlog.events import (
     EffectFinished,
     EffectStarted,
     Event,
+    FallbackSet,
     Forked,
     Interrupted,
     LeaseGranted,
     LimitsSet,
     ModeChosen,
+    ModelRoute,
     Rewound,
     SessionOpened,
     TurnEnded,
@@ -64,7 +67,10 @@ def lines_of(event: Event, seen: Seen) -> list[str]:
             return [f"> {safe(body.text)}"]
         case ContextSet():
             seen.window = body.window
-            return [f"model {safe_line(body.model)}"]
+            return [*_context_lines(body), *warning_lines(body)]
+        case FallbackSet():
+            named = f"fallback {safe_line(body.route.model)}" if body.route else "no fallback model"
+            return [named, *warning_lines(body)]
         case EffectStarted():
             seen.started[body.call_id] = body
             seen.began_us[body.call_id] = event.ts_us
@@ -91,6 +97,22 @@ def lines_of(event: Event, seen: Seen) -> list[str]:
             return []
         case _:
             assert_never(body)
+
+
+def warning_lines(body: Body) -> list[str]:
+    """What a person must know before a model is used, whatever they read of the rest."""
+    match body:
+        case ContextSet(warning=warning) | FallbackSet(route=ModelRoute(warning=warning)) if warning:
+            return [f"! {safe_line(warning)}"]
+        case _:
+            return []
+
+
+def _context_lines(body: ContextSet) -> list[str]:
+    model = safe_line(body.model)
+    if body.instead_of is None:
+        return [f"model {model}"]
+    return [f"! {safe_line(body.instead_of)} gives no reply; {model} answers for the rest of this turn."]
 
 
 def _started(body: EffectStarted) -> list[str]:

@@ -6,26 +6,15 @@ from dataclasses import dataclass, field
 from typing import Literal, TextIO, assert_never
 
 from agent.models.client import Delta, TextDelta
-from agent.state import State, ended
+from agent.standing import Standing
 from eventlog.effects import AskUser
 from eventlog.events import EffectFinished, Event
 from eventlog.ids import CallId
 from eventlog.outcomes import Cancelled, ModelFailed, ModelReplied
 from frontends.terminal.escape import safe, safe_line
-from frontends.terminal.lines import Seen, lines_of, question_lines
+from frontends.terminal.lines import Seen, lines_of, question_lines, warning_lines
 
 Format = Literal["text", "json", "stream-json"]
-
-EXIT_CODES = {
-    "done": 0,
-    "blocked": 10,
-    "withheld": 11,
-    "out_of_turns": 12,
-    "out_of_budget": 12,
-    "model_unavailable": 13,
-    "interrupted": 130,
-    "failed": 1,
-}
 
 
 @dataclass(slots=True)
@@ -47,7 +36,9 @@ class Screen:
             case "stream-json":
                 self._write(event.model_dump_json() + "\n")
             case "json":
-                pass
+                # Before the model is used; the one object that a program waits for comes after.
+                for line in warning_lines(event.body):
+                    print(line, file=sys.stderr, flush=True)
             case _:
                 assert_never(self.format)
 
@@ -56,10 +47,10 @@ class Screen:
             self.streamed = True
             self._write(safe(delta.text))
 
-    def take_up(self, state: State) -> None:
+    def take_up(self, standing: Standing) -> None:
         """Where a resumed session stands: its lines go on from there."""
-        self.seen.window = state.context.window if state.context else 0
-        self.seen.spent = state.spent_usd
+        self.seen.window = standing.window
+        self.seen.spent = standing.spent_usd
 
     def say(self, line: str) -> None:
         """A line of our own; not in JSON."""
@@ -72,22 +63,22 @@ class Screen:
             for line in question_lines(question):
                 self.say(line)
 
-    def finish(self, state: State, exit_code: int, files: tuple[str, ...]) -> None:
-        result = summarize(self.session, state, exit_code)
+    def finish(self, standing: Standing, exit_code: int, files: tuple[str, ...]) -> None:
+        result = summarize(self.session, standing, exit_code)
         if self.format != "text":
             self._write(json.dumps(result, ensure_ascii=False) + "\n")
             return
-        usage = state.usage
-        share = f" · context {100 * state.context_tokens / self.seen.window:.0f} %" if self.seen.window else ""
-        cost = " · cost unknown" if state.unpriced else f" · ${state.spent_usd:.4f}"
+        usage = standing.usage
+        share = f" · context {100 * standing.context_tokens / self.seen.window:.0f} %" if self.seen.window else ""
+        cost = " · cost unknown" if standing.unpriced else f" · ${standing.spent_usd:.4f}"
         tokens = usage.input + usage.output
         named = str(result["state"]).replace("_", " ")
-        self.say(f"── {named} · {state.model_calls} model calls · {tokens:,} tokens{share}{cost}")
-        if state.asks:
+        self.say(f"── {named} · {standing.model_calls} model calls · {tokens:,} tokens{share}{cost}")
+        if standing.asks:
             self.say(f"a question waits for you: thalia resume {self.session} on a terminal asks it")
         for name in files:
             self.say(f"   {safe_line(name)}")
-        if files and state.merged is None and state.worktree is not None:
+        if files and not standing.merged and standing.worktree is not None:
             self.say(f"see it: thalia diff {self.session}    take it: thalia merge {self.session}")
 
     def _print_lines(self, event: Event) -> None:
@@ -109,24 +100,16 @@ class Screen:
         self.out.flush()
 
 
-def summarize(session: str, state: State, exit_code: int) -> dict[str, object]:
+def summarize(session: str, standing: Standing, exit_code: int) -> dict[str, object]:
     """What `--output-format json` ends with."""
-    ending = ended(state)
     return {
         "session": session,
-        "state": ending or ("waiting" if state.asks else "running"),
-        "result": state.ending.text if state.ending else "",
+        "state": standing.ending or ("waiting" if standing.asks else "running"),
+        "result": standing.result,
         "exit_code": exit_code,
-        "turns": state.turn_calls,
-        "usage": state.usage.model_dump(),
-        "cost_usd": None if state.unpriced else round(state.spent_usd, 6),
-        "worktree": state.worktree.path if state.worktree else None,
-        "commit": state.work or state.snapshot,
+        "turns": standing.turn_calls,
+        "usage": standing.usage.model_dump(),
+        "cost_usd": None if standing.unpriced else round(standing.spent_usd, 6),
+        "worktree": standing.worktree,
+        "commit": standing.commit,
     }
-
-
-def exit_code_of(state: State) -> int:
-    if state.asks:
-        return EXIT_CODES["blocked"]
-    ending = ended(state)
-    return EXIT_CODES[ending] if ending else EXIT_CODES["interrupted"]

@@ -18,6 +18,7 @@ from actors.local import Go, Run, merge_session, run_new, run_resumed
 from actors.sessions import Options
 from agent.apply import fold_events
 from agent.models.client import Delta
+from agent.standing import Standing
 from agent.state import State
 from configs.settings import Environment, Settings
 from eventlog.effects import CallModel, RunTool
@@ -27,7 +28,6 @@ from eventlog.messages import AssistantMessage, ToolMessage
 from eventlog.opening import read_log
 from eventlog.outcomes import Merged, Outcome, Refused, WorktreeReady
 from eventlog.seams import SystemClock
-from frontends.terminal.screen import exit_code_of
 from worktrees.sample import make_repository
 
 SESSION = SessionId("s1")
@@ -81,8 +81,10 @@ class Recorder:
     def say(self, line: str) -> None:
         self.said.append(line)
 
-    def finish(self, state: State, exit_code: int, files: tuple[str, ...]) -> None:
-        self.state, self.files = state, files
+    def finish(self, standing: Standing, exit_code: int, files: tuple[str, ...]) -> None:
+        self.files = files
+        assert self._coordinator is not None
+        self.state = self._coordinator.state
 
     async def drive(self, coordinator: Coordinator, go: Go) -> State:
         self._coordinator = coordinator
@@ -187,7 +189,7 @@ class Stage:
     ) -> Played:
         screen = screen or Recorder()
         chosen = self.options(model=self.script(*turns), **options)
-        code = run_new(self.parts, session, chosen, prompt, Run(screen, screen.drive, exit_code_of, merge))
+        code = run_new(self.parts, session, chosen, prompt, Run(screen, screen.drive, merge))
         return Played(code, screen, self.events(session))
 
     def resume(
@@ -203,7 +205,7 @@ class Stage:
         screen = screen or Recorder()
         model = {"model": self.script(*turns)} if turns else {}
         chosen = self.options(**model, **options)
-        code = run_resumed(self.parts, session, chosen, prompt, Run(screen, screen.drive, exit_code_of, merge))
+        code = run_resumed(self.parts, session, chosen, prompt, Run(screen, screen.drive, merge))
         return Played(code, screen, self.events(session))
 
     def merge(self, session: SessionId = SESSION) -> Merged | Refused:

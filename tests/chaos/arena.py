@@ -77,6 +77,7 @@ class Arena:
         env = {name: value for name, value in os.environ.items() if not name.startswith(("THALIA_", "OPENAI_"))}
         env |= {
             "THALIA_HOME": str(self.home),
+            "THALIA_DAEMON": "off",
             "THALIA_CONFIG": str(self.folder / "none.toml"),
             "OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1",
             "OPENAI_API_KEY": SECRET,

@@ -57,6 +57,7 @@ class Place:
             "HOME": str(self.user),
             "LANG": "C.UTF-8",
             "THALIA_HOME": str(self.home),
+            "THALIA_DAEMON": "off",
             "THALIA_CONFIG": str(self.config),
         }
         self.env = {**own, **self.env}

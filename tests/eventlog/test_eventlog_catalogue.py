@@ -8,8 +8,9 @@ import pytest
 from eventlog_folders import crash_image, fill, said
 from eventlog_session import session
 
-from eventlog.catalogue import SUMMARY, find_session, list_sessions, union_view
+from eventlog.catalogue import SUMMARY, list_sessions, union_view
 from eventlog.errors import LogNotFound
+from eventlog.finding import find_session
 from eventlog.ids import SessionId
 from eventlog.opening import Opened, create_log
 from eventlog.redact import Redactor

@@ -59,9 +59,10 @@ async def raw_server(answers: Sequence[Answer]) -> AsyncIterator["Played"]:
         played.connections += 1
         try:
             while True:
-                _, _, headers = parse_head(await reader.readuntil(b"\r\n\r\n"))
+                _, path, headers = parse_head(await reader.readuntil(b"\r\n\r\n"))
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
                 played.requests.append((headers, body))
+                played.paths.append(path)
                 played.arrived.set()
                 answer = answers[min(len(played.requests), len(answers)) - 1]
                 if not await send(writer, answer):
@@ -91,6 +92,8 @@ class Played:
         self.port = 0
         self.connections = 0
         self.requests: list[tuple[dict[str, str], bytes]] = []
+        self.paths: list[str] = []
+        """Of each of them."""
         self.arrived = asyncio.Event()
         self.closed = asyncio.Event()
         """A connection has ended."""

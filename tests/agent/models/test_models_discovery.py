@@ -70,6 +70,6 @@ async def test_a_silent_port_costs_no_more_than_the_limit() -> None:
 
 def test_looking_for_servers_does_not_load_httpx() -> None:
     code = (
-        "import sys, agent.models.discovery, agent.models.resolve, agent.models.chat; sys.exit('httpx' in sys.modules)"
+        "import sys, agent.models.discovery, agent.models.resolve, agent.models.http; sys.exit('httpx' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

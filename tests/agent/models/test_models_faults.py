@@ -18,11 +18,17 @@ EXPECTED = {
     "chat-error-quota": ("rate_limited", False),
     "chat-error-overloaded": ("overloaded", True),
     "chat-error-server": ("server", False),
+    "responses-error-key": ("refused", False),
+    "responses-error-too-long": ("context_too_long", False),
+    "responses-error-rate": ("rate_limited", True),
+    "responses-error-quota": ("rate_limited", False),
+    "responses-error-server": ("server", True),
 }
 BY_STATUS = {400: ("refused", False), 404: ("refused", False), 429: ("rate_limited", True)}
+RECORDED = recordings("chat-error-*.json") + recordings("responses-error-*.json")
 
 
-@pytest.mark.parametrize("recording", recordings("chat-error-*.json"), ids=lambda recording: recording.name)
+@pytest.mark.parametrize("recording", RECORDED, ids=lambda recording: recording.name)
 def test_a_recorded_error_is_the_right_fault(recording: Recording) -> None:
     fault = fault_of_response(recording.status, recording.headers, recording.body)
     assert (fault.kind, fault.retry) == EXPECTED.get(recording.name, BY_STATUS.get(recording.status))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.models.requests import BUILDERS, CHAT_1, RequestCache, build_request, encode_message, prefix
+from agent.models.chat_format import CHAT, encode_message
+from agent.models.requests import BUILDERS, CHAT_1, RequestCache, build_request
 from eventlog.events import ContextSet
 from eventlog.ids import CallId
 from eventlog.messages import (
@@ -131,12 +132,42 @@ def test_opaque_items_go_back_to_their_own_protocol_and_never_replace_ours() -> 
     }
 
 
+TALK: tuple[Message, ...] = (
+    UserMessage(text="Grüße 🦊"),
+    AssistantMessage(
+        parts=(
+            ReasoningPart(text="hm"),
+            OpaquePart(provider="responses", data='{"type": "reasoning","id":"rs_1","encrypted_content":"gAAAA"}'),
+            TextPart(text='I "look".'),
+            call('{"path": "a"}'),
+            OpaquePart(provider="chat", data='{"reasoning_details":[{"signature":"s"}]}'),
+        )
+    ),
+    ToolMessage(call_id=CallId("c1_1"), provider_id="theirs", text="found\n"),
+    AssistantMessage(parts=(TextPart(text=" "),)),
+    UserMessage(text=""),
+)
+
+
+@pytest.mark.parametrize(
+    ("builder", "digest"),
+    [
+        ("chat/1", "03f7eed5bdb426884a047f15da1685010849de4fa962fadf361481fd1eaa7c5a"),
+        ("responses/1", "ba8aa8521103b3dd80ae1140578a1075e33a967f3041b8d8cab8305eef84f228"),
+    ],
+)
+def test_the_bytes_of_a_format_never_change(builder: str, digest: str) -> None:
+    """Where this fails, old sessions no longer replay: what is wanted is a format of a new name."""
+    where = context('{"temperature":0.5,"echo_reasoning":true}').model_copy(update={"builder": builder})
+    assert hashlib.sha256(build_request(where, TALK, 99)).hexdigest() == digest
+
+
 def test_the_builder_of_a_logged_intent_is_found_by_its_name() -> None:
     assert BUILDERS["chat/1"](context(), [], 5) == build_request(context(), [], 5)
 
 
 def test_the_prefix_is_where_the_request_begins() -> None:
-    assert build_request(context(), [UserMessage(text="a")], 7).startswith(prefix(context(), 7))
+    assert build_request(context(), [UserMessage(text="a")], 7).startswith(CHAT.prefix(context(), 7))
 
 
 def test_a_cache_that_was_never_told_a_conversation_says_so() -> None:

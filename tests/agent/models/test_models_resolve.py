@@ -1,5 +1,6 @@
 """From a name to an address, a key's name and a profile; and the table that ships."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -7,9 +8,9 @@ import pytest
 from models_wire import request
 from pydantic import SecretStr, ValidationError
 
-from agent.models.chat import ChatClient
 from agent.models.client import Prices, ignore_delta
 from agent.models.discovery import Found
+from agent.models.http import HttpModel
 from agent.models.resolve import NoModel, Target, choose, open_client
 from agent.models.script import Script, Turn
 from agent.models.scripted import ScriptedModel
@@ -34,13 +35,16 @@ def test_openai_has_its_address_and_its_key() -> None:
     assert (chosen.base_url, chosen.key_name) == ("https://api.openai.com/v1", "OPENAI_API_KEY")
     assert (chosen.model, chosen.wire_model) == ("openai/gpt-5", "gpt-5")
     assert chosen.prices == Prices(1.25, 0.125, 10.0)
-    assert chosen.parameters({"temperature": 1}) == {"temperature": 1, "max_tokens_name": "max_completion_tokens"}
+    assert chosen.protocol == "responses"
+    assert chosen.parameters({"temperature": 1}) == {"temperature": 1}
 
 
 def test_openai_means_any_compatible_server_and_a_local_one_needs_no_key() -> None:
     for address in ("http://127.0.0.1:9/v1", "http://localhost:9/v1/", "http://[::1]:9/v1"):
         chosen = target("openai/mine", OPENAI_BASE_URL=address)
         assert (chosen.base_url, chosen.key_name) == (address.rstrip("/"), None)
+        assert chosen.protocol == "chat", "what all of them speak"
+        assert chosen.parameters({}) == {"max_tokens_name": "max_completion_tokens"}
         assert chosen.profile.window == DEFAULT_WINDOW
         assert chosen.prices == Prices(None, None, None)
 
@@ -99,10 +103,49 @@ def test_without_a_model_the_first_server_found_with_one_is_taken() -> None:
 def test_parameters_that_a_provider_refuses_are_left_out() -> None:
     chosen = target("meta/muse-spark-1.2", MODEL_API_KEY="k", MODEL_API_BASE_URL="https://other/v1")
     assert chosen.base_url == "https://other/v1"
-    assert chosen.parameters({"stop": ["x"], "tool_choice": "none", "top_p": 1}) == {
-        "top_p": 1,
-        "max_tokens_name": "max_completion_tokens",
+    assert chosen.protocol == "responses", "its own address may be another"
+    assert chosen.parameters({"stop": ["x"], "stop_sequences": ["x"], "tool_choice": "none", "top_p": 1}) == {
+        "top_p": 1
     }
+
+
+@pytest.mark.parametrize(
+    "off", [{"reasoning": {"effort": "none"}}, {"reasoning_effort": "none"}, {"thinking": {"type": "disabled"}}]
+)
+def test_reasoning_is_never_turned_off_where_it_cannot_be(off: dict[str, object]) -> None:
+    assert target("meta/muse-spark-1.2", MODEL_API_KEY="k").parameters(off) == {}
+    assert target("anthropic/claude-opus-4-5", ANTHROPIC_API_KEY="k").parameters(off) == off
+    low = {"reasoning": {"effort": "low"}}
+    assert target("meta/muse-spark-1.2", MODEL_API_KEY="k").parameters(low) == low
+
+
+@pytest.mark.parametrize(
+    ("model", "protocol"),
+    [
+        ("openai/a", "responses"),
+        ("anthropic/a", "messages"),
+        ("meta/a", "responses"),
+        ("openrouter/a", "chat"),
+        ("ollama/a", "chat"),
+        ("vllm/a", "chat"),
+        ("llamacpp/a", "chat"),
+        ("lmstudio/a", "chat"),
+    ],
+)
+def test_each_provider_is_asked_in_its_own_protocol(model: str, protocol: str) -> None:
+    keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MODEL_API_KEY", "OPENROUTER_API_KEY"), "k")
+    assert target(model, **keys).protocol == protocol
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://127.0.0.1:9/", "http://127.0.0.1:9/v1"])
+def test_an_address_of_messages_may_leave_out_its_version(address: str) -> None:
+    chosen = target("anthropic/a", ANTHROPIC_BASE_URL=address)
+    assert (chosen.base_url, chosen.protocol) == ("http://127.0.0.1:9/v1", "messages")
+
+
+def test_the_published_address_is_none_of_the_users_own() -> None:
+    chosen = target("openai/a", OPENAI_BASE_URL="https://api.openai.com/v1/", OPENAI_API_KEY="k")
+    assert chosen.protocol == "responses"
 
 
 def test_the_cheap_route_that_learns_from_its_data_says_so() -> None:
@@ -110,6 +153,14 @@ def test_the_cheap_route_that_learns_from_its_data_says_so() -> None:
     assert (profile.input_usd, profile.cached_usd, profile.output_usd) == (0.10, 0.002, 0.20)
     assert "improve its products" in (profile.warning or "")
     assert lookup("meta", "muse-spark-1.2").warning is None
+
+
+def test_a_model_that_finds_no_end_is_given_one(tmp_path: Path) -> None:
+    (tmp_path / "smollm2.gguf").write_bytes(b"GGUF")
+    small = choose("local/smollm2", {}, models_folder=tmp_path)
+    assert isinstance(small, Target)
+    assert small.parameters({}) == {"max_tokens": 512, "max_tokens_name": "max_tokens"}
+    assert replace(small, protocol="messages").parameters({}) == {"max_output": 512}
 
 
 def test_a_dated_name_stands_for_the_name_and_a_longer_one_does_not() -> None:
@@ -120,8 +171,8 @@ def test_a_dated_name_stands_for_the_name_and_a_longer_one_does_not() -> None:
 def test_every_model_of_the_table_has_a_provider_and_a_window() -> None:
     table = load_models()
     assert len(table.models) > 30
-    assert {name.split("/")[0] for name in table.models} <= set(table.providers)
-    assert all(model.window >= 100_000 for model in table.models.values())
+    assert all(model.window >= 8192 for model in table.models.values())
+    assert all(table.providers[name].protocol in table.providers[name].protocols for name in table.providers)
     assert all(isinstance(choose(f"{name}/x", {}), Target | NoModel) for name in known_models().providers)
 
 
@@ -141,6 +192,6 @@ async def test_a_scripted_target_opens_a_scripted_model(tmp_path: Path) -> None:
 
 async def test_any_other_target_opens_a_client_for_its_address() -> None:
     client = open_client(target("openai/m", OPENAI_API_KEY="k"), SecretStr("k"), Random(1))
-    assert isinstance(client, ChatClient)
+    assert isinstance(client, HttpModel)
     assert "api.openai.com" in repr(client)
     await client.close()

@@ -6,11 +6,13 @@ from random import Random
 from typing import Any, get_args
 
 import pytest
+from models_talk import PROTOCOLS, answered, asked
 from models_wire import request
 
-from agent.models.chat import ChatClient, Timeouts
 from agent.models.client import BadScript, Delta, ModelRequest, ignore_delta
-from agent.models.script import ENDED, Fail
+from agent.models.http import HttpModel, Timeouts
+from agent.models.script import Fail
+from agent.models.script_player import ENDED
 from agent.models.scripted import (
     PlannedFault,
     Script,
@@ -21,13 +23,22 @@ from agent.models.scripted import (
     load_script,
 )
 from agent.models.server import ModelServer
+from agent.models.wires import WIRES
+from configs.models import Protocol
+from eventlog.messages import UserMessage
 from eventlog.outcomes import ModelFailed, ModelReplied
 
 CALL = ScriptedCall(name="read", arguments={"path": "a"})
 
 
 def talk(*roles: str, first: str = "do it") -> ModelRequest:
-    said = [{"role": role, "content": first if role == "user" else "x"} for role in roles]
+    """Where a tool answers, the assistant before it has called."""
+    said: list[dict[str, Any]] = []
+    for role in roles:
+        said.append({"role": role, "content": first if role == "user" else "x"})
+        if role == "tool":
+            said[-2]["tool_calls"] = [{"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}]
+            said[-1]["tool_call_id"] = "a"
     return request(body=json.dumps({"messages": said}).encode())
 
 
@@ -70,20 +81,69 @@ async def test_what_is_no_request_is_refused() -> None:
     assert (outcome.fault, outcome.retry) == ("refused", False)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("fail", ["429", "500", "401", *get_args(Fail)])
-async def test_a_fault_ends_alike_in_process_and_over_the_network(fail: str) -> None:
+async def test_a_fault_ends_alike_in_process_and_over_the_network(fail: str, protocol: Protocol) -> None:
     turn = Turn(text="I read the file.", reasoning="hm", tool_calls=(CALL, CALL), chunk_bytes=7)
     fault = PlannedFault(fail=fail, bytes=250)
     script, ends = Script(turns=(turn.model_copy(update={"faults": (fault,)}),)), list[dict[str, Any]]()
     quick = Timeouts(silence_s=0.2)
-    async with ModelServer(script) as server, ChatClient(server.base_url, random=Random(1), timeouts=quick) as client:
-        for model in (client, ScriptedModel(script, Random(1))):
+    async with (
+        ModelServer(script) as server,
+        HttpModel(WIRES[protocol], server.base_url, random=Random(1), timeouts=quick) as client,
+    ):
+        for model in (client, ScriptedModel(script, Random(1), protocol)):
             for number in range(2):
                 deltas: list[Delta] = []
-                outcome = await model.complete(request(number + 1), deltas.append)
+                outcome = await model.complete(asked(protocol, sent_before=number + 1), deltas.append)
                 shown = outcome.model_dump(exclude={"first_byte_ms", "total_ms", "text"})
                 ends.append({**shown, "deltas": deltas})
     assert ends[:2] == ends[2:]
+
+
+FAULTS = {
+    "429": ("rate_limited", True),
+    "500": ("server", True),
+    "529": ("overloaded", True),
+    "401": ("refused", False),
+    "context_too_long": ("context_too_long", False),
+    "cut_before_arguments": ("cut", True),
+    "cut_arguments": ("cut", True),
+    "cut_after_arguments": ("cut", True),
+    "cut_at": ("cut", True),
+    "clean_close": ("cut", True),
+    "reset": ("network", True),
+    "silence": ("timeout", True),
+    "html": ("malformed", True),
+    "empty": ("malformed", True),
+    "spaces": ("malformed", True),
+    "error_in_stream": ("server", True),
+    "overloaded_in_stream": ("overloaded", True),
+}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("fail", FAULTS)
+async def test_a_fault_means_the_same_in_every_protocol(fail: str, protocol: Protocol) -> None:
+    turn = Turn(text="I read the file.", tool_calls=(CALL,), faults=(PlannedFault(fail=fail, bytes=250),))
+    outcome = await ScriptedModel(Script(turns=(turn,)), None, protocol).complete(asked(protocol), ignore_delta)
+    assert isinstance(outcome, ModelFailed)
+    assert (outcome.fault, outcome.retry) == FAULTS[fail]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("fail", sorted({*get_args(Fail)} - FAULTS.keys()))
+async def test_an_odd_reply_is_a_reply_in_every_protocol(fail: str, protocol: Protocol) -> None:
+    turn = Turn(text="I read the file.", tool_calls=(CALL, CALL), faults=(PlannedFault(fail=fail),))
+    script, messages = Script(turns=(turn, Turn(text="I go on."))), (UserMessage(text="do it"),)
+    model = ScriptedModel(script, None, protocol)
+    odd = await model.complete(asked(protocol, messages), ignore_delta)
+    assert isinstance(odd, ModelReplied)
+    ids = [call.id for call in odd.message.tool_calls]
+    assert len({*ids}) == len(ids) == (2 if fail == "same_id" else 1)
+    after = await model.complete(asked(protocol, answered(messages, odd)), ignore_delta)
+    assert isinstance(after, ModelReplied), after
+    assert after.message.text == "I go on."
 
 
 async def test_a_shipped_script_reads_back_equal(tmp_path: Path) -> None:

@@ -9,15 +9,18 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
 
 import pytest
+from models_talk import PROTOCOLS, asked
 from models_wire import request
 
-from agent.models.chat import ChatClient
 from agent.models.client import ignore_delta
 from agent.models.discovery import find_servers
+from agent.models.http import HttpModel
 from agent.models.script import Script, Turn
 from agent.models.server import ModelServer
+from agent.models.wires import WIRES
 from eventlog.outcomes import ModelFailed, ModelReplied
 
+CHAT = WIRES["chat"]
 SCRIPT = Script(turns=(Turn(text="hello"),), model="made-up")
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -37,7 +40,7 @@ async def start_program(folder: Path, stdin: int) -> tuple[Process, str]:
 
 async def test_it_keeps_every_request_it_gets(tmp_path: Path) -> None:
     kept = tmp_path / "requests.jsonl"
-    async with ModelServer(SCRIPT, kept) as server, ChatClient(server.base_url) as client:
+    async with ModelServer(SCRIPT, kept) as server, HttpModel(CHAT, server.base_url) as client:
         for _ in range(2):
             assert isinstance(await client.complete(request(), ignore_delta), ModelReplied)
         assert server.requests == [request().body] * 2
@@ -46,7 +49,7 @@ async def test_it_keeps_every_request_it_gets(tmp_path: Path) -> None:
 
 
 async def test_it_lists_its_model_and_knows_no_other_page() -> None:
-    async with ModelServer(SCRIPT) as server, ChatClient(server.base_url + "/nowhere") as client:
+    async with ModelServer(SCRIPT) as server, HttpModel(CHAT, server.base_url + "/nowhere") as client:
         (found,) = await find_servers([("scripted", server.port)], limit_s=5)
         assert (found.base_url, found.models) == (server.base_url, ("made-up",))
         outcome = await client.complete(request(), ignore_delta)
@@ -63,7 +66,7 @@ async def test_it_ends_with_a_silent_client_connected() -> None:
 
 
 async def test_what_is_no_http_only_loses_its_connection() -> None:
-    async with ModelServer(SCRIPT) as server, ChatClient(server.base_url) as client:
+    async with ModelServer(SCRIPT) as server, HttpModel(CHAT, server.base_url) as client:
         for nonsense in (b"\x16\x03\x01\r\n\r\n", b"POST / HTTP/1.1\r\ncontent-length: many\r\n\r\n"):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(nonsense)
@@ -78,9 +81,11 @@ async def test_the_program_serves_until_it_is_told_to_stop(tmp_path: Path, end: 
     program, base_url = await start_program(tmp_path, PIPE if end != "SIGTERM" else DEVNULL)
     try:
         assert base_url == f"http://127.0.0.1:{int((tmp_path / 'port').read_text())}/v1"
-        async with ChatClient(base_url) as client:
-            assert isinstance(await client.complete(request(), ignore_delta), ModelReplied)
-        assert (tmp_path / "requests.jsonl").read_bytes() == request().body + b"\n"
+        for protocol in PROTOCOLS:
+            async with HttpModel(WIRES[protocol], base_url) as client:
+                assert isinstance(await client.complete(asked(protocol), ignore_delta), ModelReplied)
+        kept = (tmp_path / "requests.jsonl").read_bytes().splitlines()
+        assert kept == [asked(protocol).body for protocol in PROTOCOLS]
         if program.stdin is None:
             program.send_signal(signal.SIGTERM)
         else:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from models_wire import Recording, raw_server, recordings, stream
 
-from agent.models.chat_stream import MAX_REPLY_BYTES, ChatStream, Faulty, Finished
+from agent.models.chat_stream import ChatStream
 from agent.models.client import Delta, ReasoningDelta, TextDelta, ToolCallStarted
+from agent.models.reading import MAX_REPLY_BYTES
+from agent.models.verdicts import Faulty, Finished
 from eventlog.ids import CallId
 from eventlog.messages import OpaquePart, ReasoningPart, ToolCall, Usage
 

@@ -12,15 +12,17 @@ import pytest
 from models_wire import raw_server, request, stream
 from pydantic import SecretStr
 
-from agent.models.chat import ChatClient, Timeouts, shown_address
 from agent.models.client import BadAddress, BadKey, Delta, ModelRequest, Prices, TextDelta, ignore_delta
+from agent.models.http import HttpModel, Timeouts, shown_address
 from agent.models.script import PlannedFault, Script, ScriptedCall, Turn
 from agent.models.script_wire import Answer
 from agent.models.server import ModelServer
+from agent.models.wires import WIRES
 from eventlog.ids import CallId
 from eventlog.messages import AssistantMessage, TextPart, ToolCall, Usage
 from eventlog.outcomes import ModelFailed, ModelReplied
 
+CHAT = WIRES["chat"]
 KEY = SecretStr("sk-very-secret-0123456789")
 TURN = Turn(
     text="I read.", tool_calls=(ScriptedCall(name="read", arguments={"path": "a"}),), usage=Usage(input=1000, output=50)
@@ -33,7 +35,7 @@ DONE = b"data: [DONE]\n\n"
 
 async def one(answer: Answer, sent: ModelRequest | None = None, **options: Any) -> ModelReplied | ModelFailed:
     """The outcome of one attempt with a server that gives this answer."""
-    async with raw_server([answer]) as server, ChatClient(server.base_url, random=Random(1), **options) as client:
+    async with raw_server([answer]) as server, HttpModel(CHAT, server.base_url, random=Random(1), **options) as client:
         return await client.complete(sent or request(), ignore_delta)
 
 
@@ -47,7 +49,10 @@ async def attempts(fault: PlannedFault, turn: Turn = TURN) -> list[ModelReplied 
     """Retried at once until it is not to be retried, at most five times."""
     script = Script(turns=(turn.model_copy(update={"faults": (fault,)}),))
     outcomes: list[ModelReplied | ModelFailed] = []
-    async with ModelServer(script) as server, ChatClient(server.base_url, random=Random(1), timeouts=QUICK) as client:
+    async with (
+        ModelServer(script) as server,
+        HttpModel(CHAT, server.base_url, random=Random(1), timeouts=QUICK) as client,
+    ):
         while len(outcomes) < 5:
             outcome = await client.complete(request(len(outcomes)), ignore_delta)
             outcomes.append(outcome)
@@ -60,7 +65,7 @@ async def attempts(fault: PlannedFault, turn: Turn = TURN) -> list[ModelReplied 
 async def test_a_reply_is_whole_and_its_cost_follows_from_the_prices() -> None:
     script = Script(turns=(TURN.model_copy(update={"usage": Usage(input=1000, cached=400, output=50)}),))
     deltas: list[Delta] = []
-    async with ModelServer(script) as server, ChatClient(server.base_url, KEY) as client:
+    async with ModelServer(script) as server, HttpModel(CHAT, server.base_url, KEY) as client:
         outcome = await client.complete(request(), deltas.append)
         assert server.headers[0]["authorization"] == f"Bearer {KEY.get_secret_value()}"
         assert server.requests == [request().body]
@@ -87,7 +92,7 @@ async def test_a_missing_usage_is_estimated_and_not_zero() -> None:
 
 
 async def test_many_calls_use_one_connection() -> None:
-    async with raw_server([stream(SAID + STOPPED + DONE)]) as server, ChatClient(server.base_url) as client:
+    async with raw_server([stream(SAID + STOPPED + DONE)]) as server, HttpModel(CHAT, server.base_url) as client:
         for _ in range(5):
             assert isinstance(await client.complete(request(), ignore_delta), ModelReplied)
         assert server.connections == 1
@@ -126,7 +131,7 @@ async def test_a_stream_cut_at_any_byte_before_its_finish_reason_makes_no_call()
     script = Script(turns=(TURN.model_copy(update={"faults": tuple(
         PlannedFault(fail="cut_at", bytes=at) for at in range(0, 1000, 37)
     )}),))  # fmt: skip
-    async with ModelServer(script) as server, ChatClient(server.base_url) as client:
+    async with ModelServer(script) as server, HttpModel(CHAT, server.base_url) as client:
         for _ in range(0, 1000, 37):
             outcome = await client.complete(request(), ignore_delta)
             assert isinstance(outcome, ModelFailed)
@@ -204,7 +209,7 @@ async def test_a_server_that_gives_no_answer_at_all_is_a_timeout() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        async with ChatClient(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", timeouts=QUICK) as client:
+        async with HttpModel(CHAT, f"http://127.0.0.1:{listener.getsockname()[1]}/v1", timeouts=QUICK) as client:
             outcome = await client.complete(request(), ignore_delta)
     assert isinstance(outcome, ModelFailed)
     assert (outcome.fault, outcome.retry) == ("timeout", True)
@@ -219,7 +224,7 @@ async def test_no_server_is_a_network_fault_with_its_address() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
-        async with ChatClient(address) as client:
+        async with HttpModel(CHAT, address) as client:
             outcome = await client.complete(request(3), ignore_delta)
     assert isinstance(outcome, ModelFailed)
     assert (outcome.fault, outcome.retry) == ("network", True)
@@ -250,7 +255,7 @@ async def test_a_redirect_is_not_followed() -> None:
 
 async def test_a_cancelled_call_closes_its_connection_and_the_client_can_be_used_again() -> None:
     answers = [stream(SAID, ending="silence"), stream(SAID + STOPPED + DONE)]
-    async with raw_server(answers) as server, ChatClient(server.base_url) as client:
+    async with raw_server(answers) as server, HttpModel(CHAT, server.base_url) as client:
         came = asyncio.Event()
         call = asyncio.create_task(client.complete(request(), lambda _: came.set()))
         await came.wait()
@@ -266,7 +271,7 @@ async def test_the_key_is_in_the_header_and_nowhere_else(status: int, caplog: py
     caplog.set_level(logging.DEBUG)
     secret = KEY.get_secret_value()
     body = json.dumps({"error": {"message": f"Incorrect API key provided: {secret}"}}).encode()
-    async with raw_server([Answer(status, (), body)]) as server, ChatClient(server.base_url, KEY) as client:
+    async with raw_server([Answer(status, (), body)]) as server, HttpModel(CHAT, server.base_url, KEY) as client:
         outcome = await client.complete(request(), ignore_delta)
         assert server.requests[0][0]["authorization"].endswith(secret)
         assert secret not in repr(client) + repr(vars(client.__class__)) + outcome.model_dump_json() + caplog.text
@@ -277,7 +282,7 @@ async def test_the_key_is_in_the_header_and_nowhere_else(status: int, caplog: py
 @pytest.mark.parametrize("key", ["sk-a\nX: y", "sk-ä", "two words"])
 def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(key: str) -> None:
     with pytest.raises(BadKey) as caught:
-        ChatClient("http://127.0.0.1/v1", SecretStr(key), key_name="MY_KEY")
+        HttpModel(CHAT, "http://127.0.0.1/v1", SecretStr(key), key_name="MY_KEY")
     assert "MY_KEY" in str(caught.value)
     assert key not in str(caught.value)
 
@@ -287,12 +292,12 @@ def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(key: str) 
 )
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(BadAddress):
-        ChatClient(address)
+        HttpModel(CHAT, address)
 
 
 def test_an_address_with_a_password_is_refused_without_showing_it() -> None:
     with pytest.raises(BadAddress) as caught:
-        ChatClient("https://user:hunter2@host/v1")
+        HttpModel(CHAT, "https://user:hunter2@host/v1")
     assert "hunter2" not in str(caught.value)
 
 

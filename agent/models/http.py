@@ -1,4 +1,5 @@
-"""The Chat Completions client: one kept connection pool, one attempt a call, every end of it a value.
+"""The client of a model server, whatever its protocol: one kept connection pool, one attempt a call, every end of it a
+value.
 
 It goes to the transport of httpx directly: cookies, redirects and proxies of the environment are not wanted here."""
 
@@ -14,10 +15,11 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from agent.models.chat_stream import ChatStream, Faulty
 from agent.models.client import BadAddress, BadKey, ModelRequest, OnDelta
 from agent.models.faults import TOLD_CAP_S, Fault, fault_of_response, told_s, wait_ms
 from agent.models.settle import failed, settle
+from agent.models.verdicts import Faulty, Reader
+from agent.models.wires import Wire
 from eventlog.outcomes import ModelFailed, ModelReplied
 
 if TYPE_CHECKING:
@@ -38,11 +40,12 @@ class Timeouts:
     total_s: float = 3600.0
 
 
-class ChatClient:
+class HttpModel:
     """A ModelClient. Opens no connection before the first call; `close` it, or use it as a context."""
 
     def __init__(
         self,
+        wire: Wire,
         base_url: str,
         key: SecretStr | None = None,
         *,
@@ -53,7 +56,8 @@ class ChatClient:
     ) -> None:
         """Raises BadAddress, BadKey. `key_name` is where a person sets the key: only for messages."""
         self._shown = shown_address(base_url)
-        self._url = base_url.rstrip("/") + "/chat/completions"
+        self._wire = wire
+        self._url = base_url.rstrip("/") + wire.path
         self._secret = key.get_secret_value() if key is not None else ""
         if not all(" " < sign <= "~" for sign in self._secret):
             raise BadKey(f"{key_name or 'The API key'} holds characters that no key has; set it again.")
@@ -64,7 +68,7 @@ class ChatClient:
         self._transport: httpx.AsyncHTTPTransport | None = None
 
     def __repr__(self) -> str:
-        return f"ChatClient({self._shown!r})"
+        return f"HttpModel({self._shown!r}, {self._wire.path!r})"
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,7 +86,7 @@ class ChatClient:
         import httpx
 
         begin = monotonic()
-        stream = ChatStream(request.call_id)
+        stream = self._wire.reader(request.call_id)
         response: httpx.Response | None = None
         try:
             async with asyncio.timeout(self._timeouts.total_s):
@@ -118,9 +122,8 @@ class ChatClient:
                 (b"accept-encoding", b"identity"),
                 (b"content-type", b"application/json"),
                 (b"user-agent", b"thalia"),
+                *self._wire.headers(self._secret),
             ]
-            if self._secret:
-                self._headers.append((b"authorization", b"Bearer " + self._secret.encode()))
         return self._transport
 
     def _post(self, body: bytes) -> "httpx.Request":
@@ -129,7 +132,7 @@ class ChatClient:
         return httpx.Request("POST", self._address, headers=self._headers, content=body, extensions=self._extensions)
 
     async def _read(
-        self, response: "httpx.Response", stream: ChatStream, request: ModelRequest, on_delta: OnDelta, begin: float
+        self, response: "httpx.Response", stream: Reader, request: ModelRequest, on_delta: OnDelta, begin: float
     ) -> ModelReplied | ModelFailed:
         import httpx
 
@@ -156,7 +159,7 @@ class ChatClient:
         return self._settle(stream, request, begin, first or ended, ended)
 
     def _settle(
-        self, stream: ChatStream, request: ModelRequest, begin: float, first: float, end: float
+        self, stream: Reader, request: ModelRequest, begin: float, first: float, end: float
     ) -> ModelReplied | ModelFailed:
         verdict = stream.finish()
         if isinstance(verdict, Faulty):
@@ -166,7 +169,7 @@ class ChatClient:
         return settle(verdict, request, lambda: self._wait({}, request), first_ms, total_ms)
 
     def _broken(
-        self, fault: Fault, stream: ChatStream, request: ModelRequest, begin: float = 0.0, first: float | None = None
+        self, fault: Fault, stream: Reader, request: ModelRequest, begin: float = 0.0, first: float | None = None
     ) -> ModelReplied | ModelFailed:
         """A reply that had said how it ended before the connection broke is whole."""
         verdict = stream.finish()

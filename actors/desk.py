@@ -1,0 +1,153 @@
+"""Which sessions the daemon hosts, and who hosts each: kept going until they are over, whatever dies meanwhile.
+
+What is to go on stands in one file a session, so that the next gateway, or the next daemon, knows it too."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from actors.hosting import RunRequest, decode_request, encode_request
+from actors.pool import Pool, Worker, WorkerLost
+from actors.relay import DoorGone, ask
+from actors.vault import Vault
+from configs.places import DaemonPlace, append_line
+from eventlog.blobs import write_durably
+from eventlog.ids import SessionId
+
+State = Literal["waiting", "open", "over"]
+MANY_DEATHS = 5
+"""A session whose processes die so often without having been steady for a while is left to a person."""
+_STEADY_S = 60.0
+_DOOR_S = 5.0
+
+
+@dataclass(slots=True)
+class Entry:
+    request: RunRequest
+    state: State = "waiting"
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Replaced and set at each change of `state`."""
+    refusal: dict[str, Any] | None = None
+    worker: Worker | None = None
+    task: "asyncio.Task[None] | None" = None
+
+    def turn(self, state: State) -> None:
+        self.state = state
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def wait_for(self, *states: State) -> None:
+        while self.state not in states:
+            await self.changed.wait()
+
+
+class Desk:
+    def __init__(self, place: DaemonPlace, vault: Vault) -> None:
+        self.entries: dict[SessionId, Entry] = {}
+        self._place, self._vault = place, vault
+        self._pool: asyncio.Future[Pool] = asyncio.get_running_loop().create_future()
+        self._found: dict[str, Worker] = {}
+
+    async def use(self, pool: Pool) -> None:
+        """Ray is there: who waits for a worker gets one, and who has one is known again."""
+        self._found = await pool.find()
+        self._pool.set_result(pool)
+        pool.fill()
+
+    def take_up(self) -> None:
+        """What an earlier gateway hosted."""
+        for path in sorted(self._place.hosted.glob("*.json")):
+            try:
+                request = decode_request(path.read_bytes())
+            except (OSError, ValidationError):
+                append_line(
+                    self._place.log, f"{path.name} cannot be read; `thalia resume {path.stem}` goes on with it."
+                )
+                path.unlink(missing_ok=True)
+                continue
+            self._begin(request)
+
+    def host(self, request: RunRequest, variables: Mapping[str, str]) -> Entry:
+        """A session that is hosted already stays with the one that hosts it."""
+        entry = self.entries.get(request.session)
+        if entry is None:
+            write_durably(self._place.request(request.session), encode_request(request))
+            self._vault.keep(request.session, variables)
+            entry = self._begin(request)
+        return entry
+
+    async def export_all(self, folder: Path) -> dict[str, Path]:
+        """The logs of the sessions that run, as Parquet, by id. One whose process is being replaced is left out."""
+        exports: dict[str, Path] = {}
+        for session, entry in list(self.entries.items()):
+            if entry.state == "open" and entry.worker is not None:
+                with contextlib.suppress(WorkerLost):
+                    if await entry.worker.export(folder / session):
+                        exports[session] = folder / session
+        return exports
+
+    def _begin(self, request: RunRequest) -> Entry:
+        entry = self.entries[request.session] = Entry(request)
+        entry.task = asyncio.get_running_loop().create_task(self._keep(entry))
+        return entry
+
+    async def _keep(self, entry: Entry) -> None:
+        session = entry.request.session
+        try:
+            await self._keep_going(entry)
+        finally:
+            self._place.request(session).unlink(missing_ok=True)
+            self._vault.forget(session)
+            self.entries.pop(session, None)
+            entry.turn("over")
+
+    async def _keep_going(self, entry: Entry) -> None:
+        session, deaths = entry.request.session, 0
+        loop = asyncio.get_running_loop()
+        if await self._answers(session):
+            # Hosted since before this gateway; who hosts it is known once Ray is.
+            entry.turn("open")
+        while True:
+            pool = await asyncio.shield(self._pool)
+            entry.worker = self._found.pop(session, None)
+            began = loop.time()
+            try:
+                if entry.worker is None:
+                    entry.worker = await pool.take()
+                    await self._open(entry, entry.worker)
+                if entry.refusal is None:
+                    entry.turn("open")
+                    await entry.worker.wait_over()
+                await pool.give_back(entry.worker)
+                return
+            except WorkerLost as error:
+                entry.turn("waiting")
+                if entry.worker is not None:
+                    await pool.give_back(entry.worker)
+                deaths = 1 if loop.time() - began > _STEADY_S else deaths + 1
+                append_line(self._place.log, f"The process of session {session} died ({error}).")
+                if deaths >= MANY_DEATHS:
+                    text = f"The process of session {session} died {deaths} times in a row; see {self._place.log}."
+                    entry.refusal = {"kinds": ["SessionDied"], "text": text}
+                    return
+
+    async def _open(self, entry: Entry, worker: Worker) -> None:
+        answer = await worker.host(encode_request(entry.request), self._encoded_variables(entry.request.session))
+        entry.refusal = answer or None
+
+    def _encoded_variables(self, session: str) -> bytes:
+        import orjson
+
+        return orjson.dumps(dict(self._vault.variables_of(session)))
+
+    async def _answers(self, session: str) -> bool:
+        with contextlib.suppress(DoorGone, TimeoutError):
+            async with asyncio.timeout(_DOOR_S):
+                await ask(self._place.door(session), {"op": "ping"})
+            return True
+        return False

@@ -1,0 +1,172 @@
+"""A session in a process of the daemon: opened as a request says, driven to its end, told to whoever is at its door."""
+
+import asyncio
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from actors.building import CannotStart, Parts
+from actors.coordinator import Coordinator
+from actors.door import Door
+from actors.local import Go, Run, drive_session
+from actors.sessions import Options, Ready, prepare_new, prepare_resumed
+from agent.models.client import Delta, ModelError
+from agent.standing import Standing
+from configs.places import DaemonPlace, append_line
+from configs.settings import Environment, SettingsError, load_settings
+from eventlog.errors import LogError
+from eventlog.events import Event, UserSaid
+from eventlog.ids import CommandId, SessionId
+from eventlog.opening import has_begun
+from eventlog.seams import SystemClock
+from eventlog.store import DuckLog
+from processes.commands import ProcessError
+from worktrees.git import GitError
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What a frontend asks to be run. Its JSON crosses processes and stands in a file until the session has ended, so
+    that whoever takes it up again does the same: it holds no secret."""
+
+    session: SessionId
+    kind: Literal["new", "resumed", "attached"]
+    """`attached` goes on with a turn that was cut, and begins none."""
+    command_id: CommandId
+    """Of the prompt, or of the word to go on: whatever is asked twice happens once."""
+    options: Options
+    config_file: Path
+    prompt: str | None = None
+    merge: bool = False
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """The prompt as a command."""
+        return UserSaid(id=self.command_id, text=self.prompt or "").model_dump(mode="json")
+
+    @property
+    def changes(self) -> str:
+        """What of it cannot be said to a session that runs; empty where nothing is."""
+        options = self.options
+        chosen = {
+            "the model": options.model or options.fallback,
+            "the permission mode": options.mode or options.sandbox,
+            "the limits": options.max_turns or options.max_budget_usd,
+        }
+        return " and ".join(name for name, value in chosen.items() if value is not None)
+
+
+class Told:
+    """What a session says, to those at its door. Events and deltas go there by themselves."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def on_event(self, event: Event, /) -> None:
+        return
+
+    def on_delta(self, delta: Delta, /) -> None:
+        return
+
+    def say(self, line: str) -> None:
+        self._door.publish({"said": line})
+
+    def finish(self, standing: Standing, exit_code: int, files: tuple[str, ...]) -> None:
+        told = {"standing": standing.model_dump(mode="json"), "exit_code": exit_code, "files": files}
+        self._door.publish({"finished": told})
+
+
+_REQUEST = TypeAdapter(RunRequest)
+
+
+def decode_request(data: bytes) -> RunRequest:
+    """Raises pydantic.ValidationError."""
+    return _REQUEST.validate_json(data)
+
+
+def encode_request(request: RunRequest) -> bytes:
+    return _REQUEST.dump_json(request)
+
+
+def refusal_of(error: Exception, log: Path) -> dict[str, object]:
+    """For another process: the names of the error's classes, nearest first, and its sentence. Of what nobody foresaw
+    the place is written to `log`, and no words: they may hold secrets."""
+    kinds = [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, Exception)]
+    if isinstance(error, (CannotStart, LogError, GitError, SettingsError, ModelError, ProcessError)):
+        return {"kinds": kinds, "text": str(error)}
+    append_line(log, f"{kinds[0]}\n{''.join(traceback.format_tb(error.__traceback__))}")
+    return {"kinds": kinds, "text": ""}
+
+
+class Hosted:
+    """One session. `start` returns when it is open and its door too; `over` is set when its log is closed."""
+
+    def __init__(self, place: DaemonPlace, request: RunRequest, variables: Mapping[str, str]) -> None:
+        self.request = request
+        self.over = asyncio.Event()
+        self._place = place
+        environment = Environment(variables, place.state_folder, request.config_file)
+        self._parts = Parts(environment, load_settings(environment), SystemClock(), self._on_delta)
+        self._door: Door | None = None
+        self._log: DuckLog | None = None
+
+    async def start(self) -> None:
+        """Raises CannotStart, LogError, GitError, SettingsError: one sentence each."""
+        ready = await asyncio.to_thread(self._prepare)
+        coordinator = ready.coordinator
+        door = Door(coordinator, self._place.door(self.request.session))
+        try:
+            await door.open()
+        except BaseException:
+            await coordinator.close()
+            raise
+        self._door, self._log = door, coordinator.opened.log
+        # Kept, or the collector may take a running task.
+        self._task = asyncio.create_task(self._run(ready, door))
+
+    async def export(self, file: Path) -> bool:
+        """Its log as Parquet, for a query; False where it is over."""
+        if self.over.is_set() or self._log is None:
+            return False
+        await asyncio.to_thread(self._log.export, file)
+        return True
+
+    def _prepare(self) -> Ready:
+        request, parts = self.request, self._parts
+        options = replace(request.options, command_id=request.command_id, goes_on=request.kind != "attached")
+        folder = parts.environment.sessions / request.session
+        if request.kind == "new" and not has_begun(folder):
+            return prepare_new(parts, request.session, options, request.prompt or "")
+        return prepare_resumed(parts, request.session, options, request.prompt)
+
+    async def _run(self, ready: Ready, door: Door) -> None:
+        run = Run(Told(door), lambda coordinator, go: self._drive(coordinator, go, door), self.request.merge)
+        try:
+            await drive_session(self._parts, ready, self.request.options, run)
+        except Exception as error:  # whatever it is, those who wait are told
+            door.publish({"failed": refusal_of(error, self._place.log)})
+        finally:
+            await door.close()
+            await ready.coordinator.close()
+            # Of no use any more: what is left to do stands in the log.
+            self._place.request(self.request.session).unlink(missing_ok=True)
+            self.over.set()
+
+    async def _drive(self, coordinator: Coordinator, go: Go, door: Door) -> None:
+        """Until nothing moves and nobody is expected to answer."""
+        await go()
+        while True:
+            door.publish({"rested": coordinator.standing.model_dump(mode="json")})
+            if not (coordinator.standing.asks and coordinator.standing.attended):
+                return
+            await door.spoken_to()
+            door.publish({"moved": True})
+            await coordinator.loop.wait()
+
+    def _on_delta(self, delta: Delta) -> None:
+        if self._door is not None:
+            self._door.on_delta(delta)

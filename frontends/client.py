@@ -1,0 +1,210 @@
+"""A frontend's way to the daemon: HTTP on its Unix socket, from the standard library alone: it has to start at once."""
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from configs.places import MARK, DaemonPlace, check_private, daemon_environment
+
+START_S = 20.0
+"""How long the daemon may take until it listens; 0.1 s are usual."""
+_PAUSE_S = 0.01
+Take = Callable[[str, dict[str, Any]], None]
+"""Gets each message of a stream: its kind and its value."""
+
+
+class DaemonRefused(Exception):
+    """The daemon's own sentence. `kinds` are the names of the error's classes over there, nearest first."""
+
+    def __init__(self, status: int, kinds: tuple[str, ...], text: str) -> None:
+        self.status, self.kinds = status, kinds
+        super().__init__(text)
+
+
+class DaemonUnreachable(Exception):
+    """One sentence: nothing answers on the daemon's socket."""
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path, limit_s: float | None) -> None:
+        super().__init__("localhost", timeout=limit_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        try:
+            self.sock.connect(str(self._path))
+        except OSError:
+            self.sock.close()
+            raise
+
+
+@dataclass(slots=True)
+class Daemon:
+    place: DaemonPlace
+    variables: Mapping[str, str] = field(repr=False)
+
+    def runs(self) -> bool:
+        """Whether somebody listens."""
+        try:
+            check_private(self.place.folder)
+            connection = _Connection(self.place.gateway, 1.0)
+            connection.connect()
+        except OSError:
+            return False
+        connection.close()
+        return True
+
+    def start(self) -> None:
+        """Returns when it listens, whoever started it. Raises DaemonUnreachable, PlaceUnsafe."""
+        give_up = time.monotonic() + START_S
+        process: subprocess.Popen[bytes] | None = None
+        while not self.runs():
+            # One that is just ending lets nobody in; the next attempt starts our own.
+            if process is None or process.poll() is not None:
+                process = self._spawn()
+            if time.monotonic() > give_up:
+                raise DaemonUnreachable(f"The daemon does not start; see {self.place.log}.")
+            time.sleep(_PAUSE_S)
+        if process is not None and self.find_supervisor() != process.pid:
+            # Another was first. Ours would find that out by itself, but perhaps only after the other has ended.
+            process.kill()
+            process.wait()
+
+    def find_supervisor(self) -> int | None:
+        """The pid of the one that holds the daemon's lock, or held it last."""
+        try:
+            return int(self.place.lock.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def end_leftovers(self) -> None:
+        """Of a daemon whose supervisor is gone. Blocks until nothing is left."""
+        self._spawn("--end").wait()
+
+    def ask(self, method: str, path: str, value: object = None, limit_s: float | None = 60.0) -> dict[str, Any]:
+        """Raises DaemonRefused, DaemonUnreachable."""
+        connection = _Connection(self.place.gateway, limit_s)
+        try:
+            connection.request(method, path, json.dumps(value) if value is not None else None)
+            answer = connection.getresponse()
+            return _read(answer)
+        except (OSError, http.client.HTTPException) as error:
+            raise DaemonUnreachable(f"The daemon does not answer ({type(error).__name__}).") from error
+        finally:
+            connection.close()
+
+    def follow(self, session: str, after: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(kind, value) of each message until the stream breaks off. Raises DaemonRefused, DaemonUnreachable."""
+        connection = _Connection(self.place.gateway, None)
+        try:
+            connection.request("GET", f"/sessions/{session}/events?after={after}")
+            answer = connection.getresponse()
+            if answer.status != 200:
+                _read(answer)
+            kind = ""
+            for line in answer:
+                name, _, text = line.rstrip(b"\n").partition(b": ")
+                if name == b"event":
+                    kind = text.decode()
+                elif name == b"data":
+                    yield kind, json.loads(text)
+        except (OSError, http.client.HTTPException) as error:
+            raise DaemonUnreachable(f"The daemon does not answer ({type(error).__name__}).") from error
+        finally:
+            connection.close()
+
+    def _spawn(self, *options: str) -> "subprocess.Popen[bytes]":
+        """Started with the variables on its standard input, since an environment can be read by others of this user."""
+        self.place.state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self.place.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-m", "actors.daemon", str(self.place.state_folder), *options],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+                env={**daemon_environment(self.variables), MARK: str(self.place.folder)},
+            )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(dict(self.variables)).encode())
+            process.stdin.close()
+        return process
+
+
+class Stream:
+    """A session's messages, read in a thread of its own: asked for once, and again after each break, from where it
+    broke off. The last one is `over`, or `refused` or `lost`."""
+
+    def __init__(self, daemon: Daemon, session: str, after: int, begin: Callable[[], object]) -> None:
+        """`begin` is called first, in the thread; a DaemonRefused of it is the message `refused`."""
+        self.after = after
+        self._daemon, self._session, self._begin = daemon, session, begin
+        self._came: list[tuple[str, dict[str, Any]]] = []
+        self._take: Take | None = None
+        self._gate = threading.Lock()
+        threading.Thread(target=self._run, daemon=True, name="stream").start()
+
+    def deliver_to(self, take: Take | None) -> None:
+        """Called in the thread from now on, and now with what has come already. None: kept until somebody asks."""
+        with self._gate:
+            self._take = take
+            came, self._came = self._came, []
+            for item in came:
+                self._put(*item)
+
+    def _run(self) -> None:
+        try:
+            self._begin()
+            self._read()
+        except DaemonRefused as error:
+            self._tell("refused", {"status": error.status, "kinds": error.kinds, "text": str(error)})
+        except DaemonUnreachable as error:
+            self._tell("lost", {"text": str(error)})
+
+    def _read(self) -> None:
+        """Raises DaemonRefused where the session is hosted no more, DaemonUnreachable."""
+        while True:
+            with suppress(DaemonUnreachable):
+                for kind, value in self._daemon.follow(self._session, self.after):
+                    if kind == "event":
+                        self.after = value["event"]["seq"]
+                    self._tell(kind, value)
+                    if kind == "over":
+                        return
+            # The gateway was replaced, or the daemon is gone: whoever starts it takes its sessions up again.
+            self._daemon.start()
+
+    def _tell(self, kind: str, value: dict[str, Any]) -> None:
+        with self._gate:
+            self._put(kind, value)
+
+    def _put(self, kind: str, value: dict[str, Any]) -> None:
+        if self._take is None:
+            self._came.append((kind, value))
+        else:
+            self._take(kind, value)
+
+
+def _read(answer: http.client.HTTPResponse) -> dict[str, Any]:
+    """Raises DaemonRefused."""
+    data = answer.read()
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = {"kinds": ["BadAnswer"], "text": f"The daemon failed ({answer.status}); see its log."}
+    if answer.status != 200:
+        raise DaemonRefused(answer.status, tuple(value["kinds"]), value["text"])
+    return value

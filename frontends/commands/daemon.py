@@ -1,0 +1,88 @@
+"""Commands that talk to the daemon and need nothing else: `up`, `down`, `status`, `attach`, `stop`."""
+
+import json
+import time
+
+import typer
+
+from frontends.commands.options import Last, Output, SessionName, Stop, is_attended
+from frontends.commands.running import find_daemon, find_name, make_request
+from processes.tree import is_alive
+
+daemon = typer.Typer(rich_markup_mode=None)
+_END_S = 20.0
+SHOWN_BEFORE = 30
+"""Events that `attach` shows of what was before, on a terminal."""
+
+
+@daemon.command()
+def up() -> None:
+    """Start the daemon, and wait until it can run sessions."""
+    one = find_daemon()
+    one.start()
+    ray = one.ask("GET", "/status")["ray"]
+    while ray["state"] == "starting":
+        time.sleep(0.05)
+        ray = one.ask("GET", "/status")["ray"]
+    if ray["state"] == "failed":
+        raise Stop(10, f"{ray['text']} Sessions run in the process that asks for them.")
+    print(f"the daemon is up; its folder is {one.place.folder}")
+
+
+@daemon.command()
+def down() -> None:
+    """Stop all sessions and end the daemon. Nothing of it is left running."""
+    from frontends.client import DaemonUnreachable
+
+    one, stopped = find_daemon(), []
+    ran, supervisor = one.runs(), one.find_supervisor()
+    if ran:
+        try:
+            stopped = one.ask("POST", "/down")["stopped"]
+        except DaemonUnreachable:
+            ran = one.place.folder.exists()
+        give_up = time.monotonic() + _END_S
+        while time.monotonic() < give_up and (one.place.folder.exists() or is_alive(supervisor or 0)):
+            time.sleep(0.02)
+    if one.place.folder.exists():
+        one.end_leftovers()
+    for session in stopped:
+        print(f"stopped {session}; `thalia resume {session}` goes on")
+    print("the daemon is down" if ran else "no daemon was running")
+
+
+@daemon.command()
+def status(output: Output = "text") -> None:
+    """What the daemon is doing."""
+    one = find_daemon()
+    found = one.ask("GET", "/status") if one.runs() else None
+    if output != "text":
+        print(json.dumps(found or {"hosted": {}, "ray": {"state": "down"}}))
+        return
+    if found is None:
+        print("no daemon is running; the next session starts it")
+        return
+    print(f"daemon {found['version']} · gateway {found['pid']} · Ray {found['ray']['state']} · {one.place.folder}")
+    for session, entry in sorted(found["hosted"].items()):
+        print(f"   {session}  {entry['state']}")
+
+
+@daemon.command()
+def attach(session: SessionName = None, last: Last = False, output: Output = "text") -> None:
+    """Come back to a session: see what it does, answer its questions. Ctrl-C twice leaves it running."""
+    from frontends.running import Wish, run
+
+    name, attended = find_name(session, last), is_attended(output)
+    request = make_request(name, "attached", {"attended": attended})
+    after = -SHOWN_BEFORE if output == "text" else 0
+    raise typer.Exit(run(find_daemon(), Wish(request, output, attended, after)))
+
+
+@daemon.command()
+def stop(session: SessionName = None, last: Last = False) -> None:
+    """Interrupt a session that the daemon runs, and close it."""
+    one, name = find_daemon(), find_name(session, last)
+    if not one.runs():
+        raise Stop(2, f"Session {name} is not running: there is no daemon.")
+    one.ask("POST", f"/sessions/{name}/stop")
+    print(f"stopped {name}; `thalia resume {name}` goes on")
