@@ -4,7 +4,7 @@ import os
 
 from hypothesis import settings
 
-# The same cases in each run, so that a change is judged by what it changes. HYPOTHESIS_PROFILE=random looks for new ones.
+# The same cases in each run: a change is judged by what it changes. HYPOTHESIS_PROFILE=random looks for new ones.
 settings.register_profile("same", derandomize=True)
 settings.register_profile("random", max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
