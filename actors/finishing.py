@@ -1,17 +1,20 @@
 """What comes after a turn: check the reply's shape, bring the work to the checkout, name what changed."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from actors.coordinator import Coordinator
 from agent.state import State, ended
-from eventlog.events import UserSaid
+from eventlog.events import EffectFinished, Event, TurnEnded, UserSaid
 from eventlog.ids import CommandId
 from eventlog.outcomes import Merged, Refused
 from worktrees.git import GitError
 from worktrees.merge import changed_files
 
 SCHEMA_TRIES = 2
+_AFTER_A_TURN = 64
+"""More events than ever stand between a turn's end and its merge."""
 
 
 class BadSchema(Exception):
@@ -59,14 +62,42 @@ async def shape_reply(coordinator: Coordinator, state: State, schema: str) -> tu
     return state, mismatch(schema, state.ending.text if state.ending else "")
 
 
+def find_merge(events: Sequence[Event]) -> Merged | None:
+    """The merge of the last turn's work, if the log has it."""
+    for event in reversed(events):
+        match event.body:
+            case EffectFinished(outcome=Merged() as merged):
+                return merged
+            case TurnEnded() | UserSaid():
+                return None
+            case _:
+                pass
+    return None
+
+
+async def merge_once(coordinator: Coordinator, now_s: int) -> Merged | Refused:
+    """As `merge_work`, but what a process merged before it died is not merged again: meanwhile the user goes on."""
+    log = coordinator.opened.log
+    done = find_merge(tuple(log.read(max(log.head.seq - _AFTER_A_TURN, 0))))
+    if done is None:
+        return await merge_work(coordinator, now_s)
+    _give_back_worktree(coordinator, now_s)
+    return done
+
+
 async def merge_work(coordinator: Coordinator, now_s: int) -> Merged | Refused:
     """Bring the result to the checkout; then the worktree goes back to the pool, as everything in it is kept."""
     done = await coordinator.merge(now_s, coordinator.opened.log.head.seq + 1)
-    if isinstance(done, Merged) and coordinator.state.worktree is not None:
+    if isinstance(done, Merged):
+        _give_back_worktree(coordinator, now_s)
+    return done
+
+
+def _give_back_worktree(coordinator: Coordinator, now_s: int) -> None:
+    if coordinator.state.worktree is not None:
         place = coordinator.files.place(coordinator.state.worktree)
         if place.worktree is not None:
             coordinator.files.pool.release(place.worktree, now_s=now_s)
-    return done
 
 
 def list_changes(coordinator: Coordinator) -> tuple[str, ...]:

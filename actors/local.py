@@ -90,7 +90,7 @@ async def drive_session(parts: Parts, ready: Ready, options: Options, run: Run) 
         code = CHECK_FAILED
     files = finishing.list_changes(coordinator)
     if run.merge and code == 0 and ended(state) == "done":
-        done = await finishing.merge_work(coordinator, parts.clock.now_us() // 1_000_000)
+        done = await finishing.merge_once(coordinator, parts.clock.now_us() // 1_000_000)
         code = code if isinstance(done, Merged) else BLOCKED
     run.screen.finish(standing_of(coordinator.state), code, files)
     return code

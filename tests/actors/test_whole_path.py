@@ -249,6 +249,18 @@ def test_merging_twice_says_that_there_is_nothing_left(tmp_path: Path) -> None:
     assert isinstance(second, Merged) and second.files == ()
 
 
+def test_the_same_request_again_after_its_merge_does_not_merge_again(tmp_path: Path) -> None:
+    """What the daemon does for a session whose process died between the merge and its last word."""
+    stage = Stage(tmp_path)
+    stage.start(turn(EDIT), DONE, merge=True)
+    (stage.repository / "a.txt").write_text("mine, later\n")
+    again = stage.resume(merge=True)
+    assert (again.code, again.ending) == (0, "done")
+    started = [event.body.effect.kind for event in again.screen.events if isinstance(event.body, EffectStarted)]
+    assert "merge_work" not in started
+    assert (stage.repository / "a.txt").read_text() == "mine, later\n"
+
+
 def test_a_merge_refuses_what_was_changed_meanwhile_names_it_and_works_once_that_is_undone(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.start(turn(EDIT, call("write", path="n.txt", content="n\n")), DONE)
