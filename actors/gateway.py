@@ -38,11 +38,10 @@ from actors.hosting import decode_request
 from actors.pool import Pool
 from actors.relay import DoorGone, ask, follow
 from actors.vault import Vault
-from configs.places import DaemonPlace, append_line, daemon_place
+from configs.places import DaemonPlace, append_line, daemon_place, idle_limit_s, read_variables
 from configs.version import VERSION
 from eventlog.ids import SessionId
 
-IDLE_S = 1800.0
 STOPPED, RAY_LOST = 0, 3
 _STOP_S = 5.0
 _HEARTBEAT_S = 15.0
@@ -115,7 +114,7 @@ class Gateway:
         await self.desk.use(Pool(self.place.state_folder))
 
     async def _watch_idleness(self) -> None:
-        idle_s = float(os.environ.get("THALIA_IDLE_S", IDLE_S))
+        idle_s = idle_limit_s(read_variables())
         while True:
             await asyncio.sleep(min(idle_s / 4, 30.0))
             if self.desk.entries or self._streams:

@@ -12,6 +12,7 @@ import orjson
 import ray
 from ray.actor import ActorClass
 
+from actors.gpu import without_gpu
 from actors.hosting import Hosted, decode_request, refusal_of
 from configs.places import daemon_place
 from eventlog.database import load_engine
@@ -22,8 +23,7 @@ class SessionWorker:
 
     def __init__(self, state_folder: str) -> None:
         os.umask(0o077)
-        # Without this, a library that looks for a GPU finds those of others.
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        without_gpu()
         self._place = daemon_place(Path(state_folder))
         self._hosted: Hosted | None = None
         self._warm()

@@ -120,6 +120,14 @@ def wants_daemon(variables: Mapping[str, str]) -> bool:
     return variables.get("THALIA_DAEMON", "").lower() not in ("off", "0", "no", "false")
 
 
+def idle_limit_s(variables: Mapping[str, str]) -> float:
+    """How long a daemon that runs no session and has no client stays (THALIA_IDLE_S)."""
+    try:
+        return max(float(variables.get("THALIA_IDLE_S", "")), 0.1)
+    except ValueError:
+        return 1800.0
+
+
 def daemon_place(state_folder: Path) -> DaemonPlace:
     name = hashlib.sha256(os.fsencode(state_folder)).hexdigest()[:8]
     return DaemonPlace(Path(f"/tmp/thalia-{os.getuid()}-{name}"), state_folder)

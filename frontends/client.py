@@ -104,6 +104,20 @@ class Daemon:
         finally:
             connection.close()
 
+    def insist(self, method: str, path: str, value: object = None) -> dict[str, Any]:
+        """As `ask`, for what may be asked twice: a daemon that is just ending, or dies, is started again.
+
+        Raises DaemonRefused, DaemonUnreachable."""
+        give_up = time.monotonic() + START_S
+        while True:
+            self.start()
+            try:
+                return self.ask(method, path, value)
+            except DaemonUnreachable:
+                if time.monotonic() > give_up:
+                    raise
+            time.sleep(_PAUSE_S)
+
     def follow(self, session: str, after: int) -> Iterator[tuple[str, dict[str, Any]]]:
         """(kind, value) of each message until the stream breaks off. Raises DaemonRefused, DaemonUnreachable."""
         connection = _Connection(self.place.gateway, None)

@@ -40,7 +40,7 @@ def new_id() -> str:
 
 def begin(daemon: Daemon, wish: Wish) -> bool:
     """Whether it was hosted already. Raises DaemonRefused, DaemonUnreachable."""
-    answer = daemon.ask("POST", "/sessions", {"request": wish.request, "variables": dict(daemon.variables)})
+    answer = daemon.insist("POST", "/sessions", {"request": wish.request, "variables": dict(daemon.variables)})
     return bool(answer["known"])
 
 

@@ -109,7 +109,7 @@ class RemoteSession:
 
     async def _send(self, command: Command) -> None:
         path = f"/sessions/{self.session}/commands"
-        await asyncio.to_thread(self.daemon.ask, "POST", path, command.model_dump(mode="json"))
+        await asyncio.to_thread(self.daemon.insist, "POST", path, command.model_dump(mode="json"))
 
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

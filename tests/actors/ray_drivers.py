@@ -78,31 +78,6 @@ def which_cluster() -> list[str]:
     return [ray.get_runtime_context().gcs_address, ray.get_runtime_context().namespace, str(Path.cwd())]
 
 
-def refill() -> bool:
-    """Takes all idle workers, has two more made, and says whether an actor comes to sit in one of them."""
-    import ray
-
-    from actors.cluster import keep_warm
-
-    class Pid:
-        def pid(self) -> int:
-            return os.getpid()
-
-    kept = []
-    while idle_workers():
-        kept.append(actor(Pid))
-        ray.get(kept[-1].pid.remote(), timeout=30)
-    give_up = time.monotonic() + 30
-    while time.monotonic() < give_up:
-        ray.get(keep_warm(2), timeout=30)
-        # One that still rests is not free yet, and an actor starts a worker of its own then.
-        idle = idle_workers()
-        kept.append(actor(Pid))
-        if ray.get(kept[-1].pid.remote(), timeout=30) in idle:
-            return True
-    return False
-
-
 def idle_workers() -> list[int]:
     processes = marked((Path.cwd().parent / "mark").read_text())
     return [pid for pid in processes if tree.read(f"/proc/{pid}/cmdline").startswith(b"ray::IDLE")]
@@ -162,7 +137,6 @@ DRIVERS: dict[str, Callable[..., Any]] = {
         leave_an_actor,
         find_the_actor,
         which_cluster,
-        refill,
         seat,
         sits_within_a_second,
         what_is_visible,

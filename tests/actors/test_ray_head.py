@@ -140,10 +140,6 @@ def test_an_actor_outlives_its_driver_and_is_found_by_the_next(head: Head) -> No
     assert left in head.pids
 
 
-def test_actors_sit_in_workers_that_were_made_ahead_of_them(head: Head) -> None:
-    assert drive(head, "refill")
-
-
 async def test_a_stray_cluster_is_never_joined(head: Head) -> None:
     astray = {**os.environ, "RAY_ADDRESS": head.address}
     async with running_head(environment=astray) as ours:

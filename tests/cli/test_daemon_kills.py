@@ -1,13 +1,15 @@
 """SIGKILL for each part of the daemon, one by one and all at once: the session goes on by itself, and nothing that was
 shown to a terminal is missing or shown twice."""
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-from cli_program import EDIT, objects, shell, wait_until
+from cli_program import EDIT, objects, shell, terminal, wait_until
 from daemon_machine import Machine, machine
 
 from actors.history import Verified, verify
@@ -96,6 +98,28 @@ def test_down_leaves_nothing_even_of_a_daemon_whose_supervisor_was_killed(fresh:
     fresh.kill("supervisor")
     wait_until(lambda: not is_alive(supervisor))
     fresh.down()
+
+
+def test_a_daemon_with_nothing_to_do_ends_by_itself(fresh: Machine) -> None:
+    fresh.run("down")
+    assert fresh.run("up", env={"THALIA_IDLE_S": "1"}).code == 0
+    wait_until(lambda: not fresh.daemon_place.folder.exists() and fresh.pids() == [])
+
+
+def test_a_daemon_stays_as_long_as_a_question_waits(fresh: Machine) -> None:
+    fresh.run("down")
+    fresh.env["THALIA_IDLE_S"] = "0.5"
+    model = fresh.script({"tool_calls": [shell("echo x > x.txt")]}, {"text": "Done."})
+    with terminal(fresh, "exec", "ask", "-m", model, "--permission-mode", "ask") as screen:
+        screen.wait_for("run it?")
+        os.killpg(screen.process.pid, signal.SIGKILL)
+        screen.process.wait(10)
+    begin = time.monotonic()
+    while time.monotonic() < begin + 2:
+        assert fresh.session() in fresh.status()["hosted"]
+    assert fresh.run("stop", "--last").code == 0
+    del fresh.env["THALIA_IDLE_S"]
+    wait_until(lambda: not fresh.daemon_place.folder.exists() and fresh.pids() == [])
 
 
 def test_down_ends_the_commands_of_running_sessions(fresh: Machine) -> None:
