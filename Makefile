@@ -21,18 +21,21 @@ lint: .venv/dev
 unit: .venv/dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests
 
-# All crash points and KILLS random kills; `make test` runs a seeded part.
+# All crash points, KILLS random kills and a tenth as many of parts of a daemon; `make test` runs a seeded part.
 crash: .venv/dev
-	THALIA_TEST_KILLS=$(KILLS) THALIA_TEST_SEED=$(SEED) $(BIN)/python -m pytest -n $(WORKERS) tests/chaos
+	report=$$(mktemp) && trap "rm -f $$report" EXIT && \
+	THALIA_TEST_KILLS=$(KILLS) THALIA_TEST_SEED=$(SEED) THALIA_TEST_REPORT=$$report \
+		$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/chaos && \
+	$(BIN)/python -m tests.chaos.daemon_arena $$report
 
 # Not under load: each benchmark runs its peer or floor in the same run and prints ratios.
 bench: .venv/dev
-	for name in eventlog appends commands git models step start resume; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
+	for name in eventlog appends commands git models step start resume daemon; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache
 
-.venv/base: pyproject.toml
+.venv/base: pyproject.toml bin/thalia
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; install it, or set PYTHON=/path/to/python3.11."; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .

@@ -147,7 +147,7 @@ def resume(
     )  # fmt: skip
     name = find_name(session, last)
     request = make_request(name, "resumed", options, read_prompt(prompt) if prompt is not None else None, merge)
-    raise typer.Exit(run_request(request, output, detach, no_daemon, _run_here))
+    raise typer.Exit(run_request(request, output, detach, no_daemon, _run_here, after=None))
 
 
 @app.command()

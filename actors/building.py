@@ -1,10 +1,12 @@
 """Put a session together: settings, repository, log, model, rules, world. The one place that knows all rooms."""
 
 import asyncio
+import contextlib
 import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import orjson
@@ -20,19 +22,22 @@ from agent.models.requests import RequestCache
 from agent.models.resolve import Target, pick
 from agent.models.wires import WIRES
 from agent.permissions.rules import RuleError, Rules, parse_rules
+from agent.permissions.shell import parse
 from agent.planning import Surroundings, ToolPlanner
 from agent.prompt import build_system
 from agent.tools.instructions import collect, reader
 from agent.tools.schemas import TOOLS, tools_json
 from configs import crash
 from configs.settings import Environment, Settings
+from eventlog.errors import LogError
 from eventlog.events import ContextSet, ModeChosen, ModelRoute
 from eventlog.ids import MAIN, SessionId
-from eventlog.opening import Opened
+from eventlog.opening import Opened, create_log
 from eventlog.redact import Redactor
-from eventlog.seams import Clock
+from eventlog.seams import Clock, SystemClock
 from processes.commands import Limits
 from processes.runner import Runner
+from processes.sandbox import candidates
 from processes.self_test import SandboxReport, self_test
 
 
@@ -58,6 +63,10 @@ class Parts:
         return Redactor(self.environment.secrets)
 
 
+_held: dict[tuple[tuple[str, int, int], ...], SandboxReport] = {}
+"""Reports of tests that succeeded in this process, by the programs that were tried."""
+
+
 def find_files(parts: Parts, session: SessionId, folder: Path) -> SessionFiles:
     """Raises GitError. Opens no log, makes no folder but the session's scratch when something needs it."""
     environment = parts.environment
@@ -79,8 +88,7 @@ def try_sandbox(mode: ModeChosen) -> SandboxReport:
     """Whether commands can be confined here, and if not, why. Raises CannotStart where the mode needs it."""
     if mode.sandbox == "off":
         return SandboxReport(False, ("the sandbox is off",), None)
-    with tempfile.TemporaryDirectory(prefix="thalia-sandbox-") as folder:
-        report = self_test(Path(folder))
+    report = _test_sandbox()
     if not report.ok and mode.mode == "auto":
         raise CannotStart(
             f"Commands cannot be confined here ({'; '.join(report.failures)}), so mode auto does not start; install "
@@ -88,6 +96,34 @@ def try_sandbox(mode: ModeChosen) -> SandboxReport:
             "what will run."
         )
     return report
+
+
+def _test_sandbox() -> SandboxReport:
+    """What held once holds as long as the programs are the same; what did not is tried again: somebody may mend it."""
+    programs = tuple(_identity(path) for path in candidates())
+    if programs not in _held:
+        with tempfile.TemporaryDirectory(prefix="thalia-sandbox-") as folder:
+            report = self_test(Path(folder))
+        if not report.ok:
+            return report
+        _held[programs] = report
+    return _held[programs]
+
+
+def _identity(path: Path) -> tuple[str, int, int]:
+    found = path.stat()
+    return str(path), found.st_ino, found.st_mtime_ns
+
+
+def rehearse(folder: Path) -> None:
+    """What a process sets up at the first session alone (imports, DuckDB, the sandbox's test), in an empty folder, so
+    that no session waits for it. Raises nothing that a session would not raise for itself."""
+    with contextlib.suppress(LogError):
+        create_log(folder / "log", SessionId("rehearsal"), SystemClock(), Redactor(())).close()
+    with contextlib.suppress(OSError):
+        _test_sandbox()
+    _tools()
+    parse("true")
 
 
 def make_rules(settings: Settings, allowed: tuple[str, ...] = (), denied: tuple[str, ...] = ()) -> Rules:
@@ -130,7 +166,7 @@ def make_context(
     return ContextSet(
         **make_route(target).model_dump(),
         system=system,
-        tools=tools_json(tuple(tool.name for tool in TOOLS)),
+        tools=_tools(),
         token_bound=bound,
         snapshots=snapshots,
         setup=parts.settings.setup_command or "",
@@ -149,6 +185,7 @@ def make_route(target: Target) -> ModelRoute:
         input_usd=profile.input_usd,
         cached_usd=profile.cached_usd,
         output_usd=profile.output_usd,
+        cache_write_usd=profile.cache_write_usd,
         warning=profile.warning or "",
     )
 
@@ -202,6 +239,11 @@ def connect(parts: Parts, targets: Sequence[Target], contexts: Sequence[ContextS
     except ModelError as error:
         raise CannotStart(str(error)) from error
     return models
+
+
+@cache
+def _tools() -> str:
+    return tools_json(tuple(tool.name for tool in TOOLS))
 
 
 def _home(variables: Mapping[str, str]) -> Path:

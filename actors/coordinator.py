@@ -92,6 +92,13 @@ class Coordinator:
             self._publish(self.opened.events[-1])
         return await self.loop.run(self.identity.opens(self.opened), *bodies)
 
+    async def rest(self) -> State:
+        return await self.loop.wait()
+
+    async def moved(self) -> None:
+        """Never: in this process nobody else answers."""
+        await asyncio.get_running_loop().create_future()
+
     async def say(self, *commands: Command) -> State:
         """Go on until nothing moves without a person."""
         for command in commands:

@@ -17,25 +17,37 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from actors.head import Head, HeadError, HeadFiles, HeadSize, start_head
 from actors.vault import Vault
-from configs.places import MARK, RUN_MARK, DaemonPlace, PlaceUnsafe, append_line, daemon_environment, daemon_place
+from configs.places import (
+    MARK,
+    RUN_MARK,
+    WARM_WORKERS,
+    DaemonPlace,
+    PlaceUnsafe,
+    append_line,
+    daemon_environment,
+    daemon_place,
+)
 from processes import tree
 
-WARM_WORKERS = 2
-STOPPED = 0
-"""Exit code of a gateway after which the daemon ends; after any other the gateway is started again."""
+STOPPED, RAY_LOST = 0, 3
+"""Exit codes of a gateway: after the first the daemon ends, after any other the gateway is started again; the second is
+no failure of its own."""
 PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-_RETRY_S = (0.0, 0.5, 2.0, 10.0, 60.0)
-_STEADY_S = 20.0
+_RETRY_S = (0.0, 0.5, 2.0, 5.0)
+_STEADY_S = 5.0
 """A process that lived so long did not fail because of how it was started."""
 _GRACE_S = 10.0
+
+
+class ServerLost(HeadError):
+    """It had begun."""
 
 
 class Supervisor:
@@ -68,27 +80,45 @@ class Supervisor:
                 task.result()
 
     async def _keep_ray(self) -> None:
-        files, failures = HeadFiles(self._place.ray), 0
+        failures = 0
         while True:
             head: Head | None = None
             began = asyncio.get_running_loop().time()
             try:
-                head = await start_head(files, self._environment, HeadSize(workers=WARM_WORKERS))
-                await head.wait_ready()
-                self._tell({"state": "up", "address": head.address, "token": str(files.token)})
+                head = await self._start_ray()
+                self._tell({"state": "up", "address": head.address, "token": str(head.files.token)})
                 why = await head.died()
                 if asyncio.get_running_loop().time() - began > _STEADY_S:
                     failures = 0
                 self._complain(f"Ray ended ({why}) and is started again.")
                 self._tell({"state": "starting"})
-            except HeadError as error:
+            except (HeadError, OSError) as error:
                 self._complain(str(error))
-                self._tell({"state": "failed", "text": str(error)})
+                # What somebody ended may well start the next time.
+                again = isinstance(error, ServerLost) and failures < 2
+                self._tell({"state": "starting"} if again else {"state": "failed", "text": str(error)})
             finally:
                 if head is not None:
                     await asyncio.shield(_stop_head(head))
             await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
             failures += 1
+
+    async def _start_ray(self) -> Head:
+        """One that drivers can join. Raises HeadError; ServerLost as soon as a server of it is gone, for which the
+        start command would wait half a minute."""
+        earlier, seen = _servers(), set[int]()
+        starting = asyncio.ensure_future(_start_whole(HeadFiles(self._place.ray), self._environment))
+        try:
+            while not starting.done():
+                seen |= _servers() - earlier
+                if gone := [pid for pid in seen if not tree.is_alive(pid)]:
+                    raise ServerLost(f"Ray's process {gone[0]} ended while Ray started.")
+                await asyncio.wait([starting], timeout=0.1)
+            return starting.result()
+        finally:
+            if not starting.done():
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
 
     async def _keep_gateway(self) -> None:
         failures = 0
@@ -97,7 +127,8 @@ class Supervisor:
             code = await self._run_gateway()
             if code == STOPPED:
                 return
-            failures = 0 if asyncio.get_running_loop().time() - began > _STEADY_S else failures + 1
+            steady = code == RAY_LOST or asyncio.get_running_loop().time() - began > _STEADY_S
+            failures = 0 if steady else failures + 1
             await asyncio.sleep(_RETRY_S[min(max(failures - 1, 0), len(_RETRY_S) - 1)])
 
     async def _run_gateway(self) -> int:
@@ -141,6 +172,23 @@ class Supervisor:
 
     def _complain(self, text: str) -> None:
         append_line(self._place.log, text)
+
+
+async def _start_whole(files: HeadFiles, environment: Mapping[str, str]) -> Head:
+    """Raises HeadError; then nothing of it is left."""
+    head = await start_head(files, environment, HeadSize(workers=WARM_WORKERS))
+    try:
+        await head.wait_ready()
+    except BaseException:
+        await asyncio.shield(_stop_head(head))
+        raise
+    return head
+
+
+def _servers() -> set[int]:
+    """Ray's, below this process; also those that died and were not reaped."""
+    names = (b"gcs_server", b"raylet")
+    return {pid for pid in tree.descendants(os.getpid()) if tree.read(f"/proc/{pid}/comm").strip() in names}
 
 
 async def _stop_head(head: Head) -> None:
@@ -218,24 +266,16 @@ def memory_file() -> int:
 
 def sweep(place: DaemonPlace) -> None:
     """End what an earlier daemon left: all that carries the mark, except ourselves."""
-    end_carriers(MARK, str(place.folder))
+    left = tree.end_carriers(MARK, str(place.folder), _GRACE_S)
+    if left:
+        append_line(place.log, f"Process {left[0]} of an earlier daemon does not end; end it by hand.")
 
 
 def abandon(place: DaemonPlace) -> None:
     """End the commands of the sessions that were to go on, which nobody is there to interrupt, and forget to go on."""
     for path in place.hosted.glob("*.json"):
-        end_carriers(RUN_MARK, path.stem)
+        tree.end_carriers(RUN_MARK, path.stem, _GRACE_S)
         path.unlink(missing_ok=True)
-
-
-def end_carriers(variable: str, value: str) -> None:
-    quiet = 0
-    # Twice, since a process that is just being executed shows no environment.
-    while quiet < 2:
-        found = tree.carriers(variable, value)
-        tree.send(found, signal.SIGKILL)
-        quiet = 0 if found else quiet + 1
-        time.sleep(0.005)
 
 
 def clear(place: DaemonPlace) -> None:

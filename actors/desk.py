@@ -9,49 +9,67 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import orjson
 from pydantic import ValidationError
 
-from actors.hosting import RunRequest, decode_request, encode_request
+from actors.hosting import RunRequest, decode_request, encode_request, refusal_of
 from actors.pool import Pool, Worker, WorkerLost
 from actors.relay import DoorGone, ask
 from actors.vault import Vault
-from configs.places import DaemonPlace, append_line
+from configs.places import RUN_MARK, DaemonPlace, append_line
 from eventlog.blobs import write_durably
 from eventlog.ids import SessionId
+from processes.tree import end_carriers
 
 State = Literal["waiting", "open", "over"]
 MANY_DEATHS = 5
 """A session whose processes die so often without having been steady for a while is left to a person."""
 _STEADY_S = 60.0
 _DOOR_S = 5.0
+_END_S = 5.0
+
+
+class NoRay(Exception):
+    """One sentence: Ray does not start, so nobody can host the session."""
 
 
 @dataclass(slots=True)
 class Entry:
     request: RunRequest
     state: State = "waiting"
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Replaced and set at each change of `state`."""
+    head: int = 0
+    """seq of the last event before it was opened this time."""
     refusal: dict[str, Any] | None = None
+    """Why it is over, where it did not end by itself."""
     worker: Worker | None = None
     task: "asyncio.Task[None] | None" = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Replaced and set at each change of `state`."""
 
     def turn(self, state: State) -> None:
         self.state = state
-        self.changed.set()
-        self.changed = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def wait_for(self, *states: State) -> None:
         while self.state not in states:
-            await self.changed.wait()
+            await self._changed.wait()
 
 
 class Desk:
     def __init__(self, place: DaemonPlace, vault: Vault) -> None:
         self.entries: dict[SessionId, Entry] = {}
+        self.ray: dict[str, str] = {"state": "starting"}
+        self._ray_changed = asyncio.Event()
         self._place, self._vault = place, vault
         self._pool: asyncio.Future[Pool] = asyncio.get_running_loop().create_future()
         self._found: dict[str, Worker] = {}
+
+    def hear(self, ray: dict[str, str]) -> None:
+        """What the supervisor says of Ray."""
+        self.ray = ray
+        self._ray_changed.set()
+        self._ray_changed = asyncio.Event()
 
     async def use(self, pool: Pool) -> None:
         """Ray is there: who waits for a worker gets one, and who has one is known again."""
@@ -81,6 +99,29 @@ class Desk:
             entry = self._begin(request)
         return entry
 
+    async def settle(self, entry: Entry) -> None:
+        """Until it is open or over. Raises NoRay where that cannot come about."""
+        settled = asyncio.ensure_future(entry.wait_for("open", "over"))
+        try:
+            while not settled.done():
+                if self.ray["state"] == "failed":
+                    raise NoRay(self.ray["text"])
+                changed = asyncio.ensure_future(self._ray_changed.wait())
+                await asyncio.wait([settled, changed], return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+        finally:
+            settled.cancel()
+
+    async def cut(self, entry: Entry, kind: str, text: str) -> None:
+        """End a session that does not end by itself: its process, its commands; its log says the rest."""
+        entry.refusal = {"kinds": [kind], "text": text}
+        if entry.task is not None:
+            entry.task.cancel()
+            await asyncio.wait([entry.task])
+        if entry.worker is not None and self._pool.done():
+            await self._pool.result().drop(entry.worker)
+        await asyncio.to_thread(end_carriers, RUN_MARK, entry.request.session, _END_S)
+
     async def export_all(self, folder: Path) -> dict[str, Path]:
         """The logs of the sessions that run, as Parquet, by id. One whose process is being replaced is left out."""
         exports: dict[str, Path] = {}
@@ -100,11 +141,14 @@ class Desk:
         session = entry.request.session
         try:
             await self._keep_going(entry)
-        finally:
-            self._place.request(session).unlink(missing_ok=True)
-            self._vault.forget(session)
-            self.entries.pop(session, None)
-            entry.turn("over")
+        except asyncio.CancelledError:
+            if entry.refusal is None:
+                # Only this gateway ends; the session goes on, and the next one has to know it.
+                raise
+        self._place.request(session).unlink(missing_ok=True)
+        self._vault.forget(session)
+        self.entries.pop(session, None)
+        entry.turn("over")
 
     async def _keep_going(self, entry: Entry) -> None:
         session, deaths = entry.request.session, 0
@@ -112,38 +156,36 @@ class Desk:
         if await self._answers(session):
             # Hosted since before this gateway; who hosts it is known once Ray is.
             entry.turn("open")
-        while True:
+        while deaths < MANY_DEATHS:
             pool = await asyncio.shield(self._pool)
-            entry.worker = self._found.pop(session, None)
-            began = loop.time()
+            began, entry.worker = loop.time(), self._found.pop(session, None)
             try:
-                if entry.worker is None:
-                    entry.worker = await pool.take()
-                    await self._open(entry, entry.worker)
-                if entry.refusal is None:
-                    entry.turn("open")
-                    await entry.worker.wait_over()
+                entry.worker = entry.worker or await pool.take()
+                if await self._open(entry, entry.worker):
+                    await entry.worker.wait_over(session)
                 await pool.give_back(entry.worker)
                 return
-            except WorkerLost as error:
+            except Exception as error:  # a session is given up for its own reasons only, after some tries
+                why = str(error) if isinstance(error, WorkerLost) else refusal_of(error, self._place.log)["kinds"]
+                append_line(self._place.log, f"The process of session {session} was lost ({why}).")
                 entry.turn("waiting")
                 if entry.worker is not None:
-                    await pool.give_back(entry.worker)
+                    await pool.replace(entry.worker, error)
                 deaths = 1 if loop.time() - began > _STEADY_S else deaths + 1
-                append_line(self._place.log, f"The process of session {session} died ({error}).")
-                if deaths >= MANY_DEATHS:
-                    text = f"The process of session {session} died {deaths} times in a row; see {self._place.log}."
-                    entry.refusal = {"kinds": ["SessionDied"], "text": text}
-                    return
+        text = f"The process of session {session} died {deaths} times in a row; see {self._place.log}."
+        entry.refusal = {"kinds": ["SessionDied"], "text": text}
 
-    async def _open(self, entry: Entry, worker: Worker) -> None:
-        answer = await worker.host(encode_request(entry.request), self._encoded_variables(entry.request.session))
-        entry.refusal = answer or None
-
-    def _encoded_variables(self, session: str) -> bytes:
-        import orjson
-
-        return orjson.dumps(dict(self._vault.variables_of(session)))
+    async def _open(self, entry: Entry, worker: Worker) -> bool:
+        """False where it was refused. Raises WorkerLost."""
+        session = entry.request.session
+        variables = orjson.dumps(dict(self._vault.variables_of(session)))
+        answer = await worker.host(encode_request(entry.request), variables)
+        if "kinds" in answer:
+            entry.refusal = answer
+            return False
+        entry.head = answer["head"]
+        entry.turn("open")
+        return True
 
     async def _answers(self, session: str) -> bool:
         with contextlib.suppress(DoorGone, TimeoutError):

@@ -41,6 +41,10 @@ PARTING_S = 1.0
 _FAULT = "The coordinator made a mistake; ask again, and nothing is stored twice."
 
 
+class Ending(Exception):
+    """One sentence: the session is over but for its last words."""
+
+
 class Door:
     """The owner of the session runs the coordinator's loop whenever it was `spoken_to`."""
 
@@ -57,6 +61,7 @@ class Door:
         self._awaited: dict[CommandId, asyncio.Future[None]] = {}
         """Commands on their way into the log."""
         self._spoken = asyncio.Event()
+        self.deaf = False
 
     async def open(self) -> None:
         """Raises CannotListen."""
@@ -98,6 +103,10 @@ class Door:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def stop_listening(self) -> None:
+        """Commands are refused from here on, as `Ending`."""
+        self.deaf = True
 
     async def spoken_to(self) -> None:
         """Until something is in the inbox; at once where something is."""
@@ -228,6 +237,8 @@ class _Connection:
             case Append(id=id):
                 await self._slots.acquire()
                 self._door.append(request, lambda outcome: self._answer_append(id, outcome))
+            case Send(id=id) if self._door.deaf:
+                self._refuse(id, Ending("The session is about to end; say it again when it has."))
             case Send(id=id):
                 waiting = self._door.send(request)
                 if waiting is None:

@@ -50,15 +50,21 @@ def mismatch(schema: str, reply: str) -> str | None:
     return None
 
 
-async def shape_reply(coordinator: Coordinator, state: State, schema: str) -> tuple[State, str | None]:
-    """Ask again, a bounded number of times, until the reply fits. Returns what is still wrong, None for nothing."""
+async def shape_reply(
+    coordinator: Coordinator, state: State, schema: str, request: CommandId
+) -> tuple[State, str | None]:
+    """Ask again, a bounded number of times, until the reply fits. Returns what is still wrong, None for nothing.
+
+    `request` is what it is asked for: a process that takes up another's session does not begin to count anew."""
     for number in range(SCHEMA_TRIES):
+        id = CommandId(f"{request}-schema-{number}")
+        if id in state.commands:
+            continue
         wrong = mismatch(schema, state.ending.text if state.ending else "")
         if wrong is None or ended(state) != "done":
             return state, wrong
         text = f"Your reply does not fit the schema: {wrong}. Reply with the JSON value alone."
-        head = coordinator.opened.log.head.seq
-        state = await coordinator.say(UserSaid(id=CommandId(f"schema-{head}-{number}"), text=text))
+        state = await coordinator.say(UserSaid(id=id, text=text))
     return state, mismatch(schema, state.ending.text if state.ending else "")
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -188,20 +187,6 @@ async def start_head(files: HeadFiles, environment: Mapping[str, str], size: Hea
         raise
 
 
-async def find_head(files: HeadFiles) -> "Head | None":
-    """The head that an earlier supervisor left running in this folder, whole; else None."""
-    mark = _read_mark(files)
-    port = _port(files)
-    if mark is None or port is None or _registered(files) is None:
-        return None
-    head = Head(files, mark, f"127.0.0.1:{port}", None)
-    try:
-        await head.wait_ready()
-    except HeadError:
-        return None
-    return head
-
-
 class Head:
     """A running one. Belongs to the event loop it was made in."""
 
@@ -267,13 +252,7 @@ class Head:
 
 def marked(mark: str) -> list[int]:
     """Living processes, this one left out, that carry the mark."""
-    needle = f"\0{MARK_VARIABLE}={mark}\0".encode()
-    own = os.getpid()
-    return [
-        pid
-        for pid in tree.pids()
-        if pid != own and needle in b"\0" + tree.read(f"/proc/{pid}/environ") + b"\0" and tree.is_alive(pid)
-    ]
+    return tree.carriers(MARK_VARIABLE, mark)
 
 
 def end_head(files: HeadFiles, patience_s: float = 5.0) -> None:
@@ -281,16 +260,9 @@ def end_head(files: HeadFiles, patience_s: float = 5.0) -> None:
 
     Raises HeadError where a process cannot be ended."""
     mark = _read_mark(files)
-    give_up = time.monotonic() + patience_s
-    quiet = 0
-    # Twice, since a process that is just being executed shows no environment.
-    while mark is not None and quiet < 2:
-        found = marked(mark)
-        tree.send(found, signal.SIGKILL)
-        quiet = 0 if found else quiet + 1
-        if found and time.monotonic() > give_up:
-            raise HeadError(f"Ray's process {found[0]} does not end; end it by hand, or restart the machine.")
-        time.sleep(0.005)
+    left = tree.end_carriers(MARK_VARIABLE, mark, patience_s) if mark is not None else []
+    if left:
+        raise HeadError(f"Ray's process {left[0]} does not end; end it by hand, or restart the machine.")
     shutil.rmtree(files.ray, ignore_errors=True)
     for path in (files.output, files.token, files.mark):
         path.unlink(missing_ok=True)

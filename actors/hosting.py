@@ -1,6 +1,7 @@
 """A session in a process of the daemon: opened as a request says, driven to its end, told to whoever is at its door."""
 
 import asyncio
+import contextlib
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -105,6 +106,9 @@ def refusal_of(error: Exception, log: Path) -> dict[str, object]:
 class Hosted:
     """One session. `start` returns when it is open and its door too; `over` is set when its log is closed."""
 
+    head: int = 0
+    """seq of the last event before it was opened."""
+
     def __init__(self, place: DaemonPlace, request: RunRequest, variables: Mapping[str, str]) -> None:
         self.request = request
         self.over = asyncio.Event()
@@ -118,6 +122,7 @@ class Hosted:
         """Raises CannotStart, LogError, GitError, SettingsError: one sentence each."""
         ready = await asyncio.to_thread(self._prepare)
         coordinator = ready.coordinator
+        self.head = coordinator.opened.log.head.seq
         door = Door(coordinator, self._place.door(self.request.session))
         try:
             await door.open()
@@ -127,6 +132,7 @@ class Hosted:
         self._door, self._log = door, coordinator.opened.log
         # Kept, or the collector may take a running task.
         self._task = asyncio.create_task(self._run(ready, door))
+        self._helper = asyncio.create_task(_start_helper(coordinator))
 
     async def export(self, file: Path) -> bool:
         """Its log as Parquet, for a query; False where it is over."""
@@ -150,23 +156,42 @@ class Hosted:
         except Exception as error:  # whatever it is, those who wait are told
             door.publish({"failed": refusal_of(error, self._place.log)})
         finally:
+            try:
+                await self._close(ready.coordinator, door)
+            except Exception as error:  # nobody is left to be told, and the log says what is left to do
+                refusal_of(error, self._place.log)
+            finally:
+                self.over.set()
+
+    async def _close(self, coordinator: Coordinator, door: Door) -> None:
+        try:
             await door.close()
-            await ready.coordinator.close()
+        finally:
+            await coordinator.close()
             # Of no use any more: what is left to do stands in the log.
             self._place.request(self.request.session).unlink(missing_ok=True)
-            self.over.set()
 
     async def _drive(self, coordinator: Coordinator, go: Go, door: Door) -> None:
         """Until nothing moves and nobody is expected to answer."""
+        door.publish({"standing": coordinator.standing.model_dump(mode="json")})
         await go()
         while True:
             door.publish({"rested": coordinator.standing.model_dump(mode="json")})
             if not (coordinator.standing.asks and coordinator.standing.attended):
+                # What is said from here on would be heard in the middle of the end.
+                door.stop_listening()
                 return
             await door.spoken_to()
-            door.publish({"moved": True})
+            # Under the same name, so that whoever comes later does not take the old rest for the present one.
+            door.publish({"rested": None})
             await coordinator.loop.wait()
 
     def _on_delta(self, delta: Delta) -> None:
         if self._door is not None:
             self._door.on_delta(delta)
+
+
+async def _start_helper(coordinator: Coordinator) -> None:
+    """Beside the worktree's making: the first command finds it there. One that cannot start is told of by a command."""
+    with contextlib.suppress(OSError, ProcessError):
+        await coordinator.runner.start()

@@ -10,7 +10,7 @@ from actors import finishing, history
 from actors.building import CannotStart, Parts, find_files
 from actors.coordinator import Coordinator
 from actors.files import SessionFiles
-from actors.sessions import Options, Ready, made_worktree, prepare_new, prepare_resumed, resolve_session
+from actors.sessions import Options, Ready, made_worktree, new_command_id, prepare_new, prepare_resumed, resolve_session
 from agent.apply import fold_events
 from agent.models.client import Delta, ModelClient, ModelRequest, OnDelta
 from agent.standing import BLOCKED, CHECK_FAILED, Standing, standing_of
@@ -83,7 +83,9 @@ async def drive_session(parts: Parts, ready: Ready, options: Options, run: Run) 
     state = coordinator.state
     wrong: str | None = None
     if options.schema is not None:
-        state, wrong = await finishing.shape_reply(coordinator, state, options.schema)
+        state, wrong = await finishing.shape_reply(
+            coordinator, state, options.schema, options.command_id or new_command_id()
+        )
     code = standing_of(state).exit_code
     if code == 0 and wrong is not None:
         run.screen.say(f"The reply does not fit the schema: {wrong}.")

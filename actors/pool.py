@@ -1,6 +1,7 @@
 """The gateway's side of the workers: a few kept warm, one taken for each session, given back after it."""
 
 import asyncio
+import contextlib
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,15 +9,21 @@ from typing import Any
 
 import orjson
 
-WARM = 2
+from configs.places import WARM_WORKERS
+
 SESSIONS_A_WORKER = 32
 """After so many its process is replaced: what a library leaks is bounded."""
 _PREFIX = "worker-"
 _ANSWER_S = 20.0
+_RETRY_S = 1.0
 
 
 class WorkerLost(Exception):
-    """Its process died, or does not answer."""
+    """Its process died."""
+
+
+class WorkerHung(WorkerLost):
+    """It does not answer."""
 
 
 @dataclass(slots=True)
@@ -27,13 +34,13 @@ class Worker:
     sessions: int = 0
 
     async def host(self, request: bytes, variables: bytes) -> dict[str, Any]:
-        """Raises WorkerLost; then the session may be open or not: its lock tells."""
+        """As long as it takes: a long log is read whole. Raises WorkerLost; then the session may be open or not."""
         self.sessions += 1
-        return orjson.loads(await _answer(self.actor.host.remote(request, variables)))
+        return orjson.loads(await _answer(self.actor.host.remote(request, variables), None))
 
-    async def wait_over(self) -> None:
+    async def wait_over(self, session: str) -> None:
         """Raises WorkerLost."""
-        await _answer(self.actor.wait_over.remote(), None)
+        await _answer(self.actor.wait_over.remote(session), None)
 
     async def export(self, file: Path) -> bool:
         """Raises WorkerLost."""
@@ -51,6 +58,7 @@ class Pool:
         self._state_folder = state_folder
         self._idle: asyncio.Queue[Worker] = asyncio.Queue()
         self._making: set[asyncio.Task[None]] = set()
+        self._waiting = 0
 
     async def find(self) -> dict[str, Worker]:
         """Workers of an earlier gateway: those that host a session, by its id. The idle ones are kept for use."""
@@ -60,44 +68,64 @@ class Pool:
         for name in await asyncio.to_thread(ray.util.list_named_actors):
             if not name.startswith(_PREFIX):
                 continue
-            worker = Worker(name, await asyncio.to_thread(ray.get_actor, name))
-            try:
-                session = (await worker.describe())["session"]
-            except WorkerLost:
-                await self._drop(worker)
-                continue
-            if session is None:
-                self._idle.put_nowait(worker)
-            else:
-                found[session] = worker
+            # ValueError: it died between the two questions.
+            with contextlib.suppress(ValueError):
+                worker = Worker(name, await asyncio.to_thread(ray.get_actor, name))
+                try:
+                    session = (await worker.describe())["session"]
+                except WorkerLost:
+                    await self.drop(worker)
+                    continue
+                if session is None:
+                    self._idle.put_nowait(worker)
+                else:
+                    found[session] = worker
         return found
 
     def fill(self) -> None:
-        """Begin to make what is missing of the warm ones."""
-        for _ in range(WARM - self._idle.qsize() - len(self._making)):
+        """Begin to make what is missing of the warm ones, and for those who wait."""
+        for _ in range(max(WARM_WORKERS, self._waiting) - self._idle.qsize() - len(self._making)):
             task = asyncio.get_running_loop().create_task(self._make())
             self._making.add(task)
-            task.add_done_callback(self._making.discard)
+            task.add_done_callback(self._made)
 
     async def take(self) -> Worker:
         """An idle one that answers; waits where all are still being made."""
-        while True:
+        self._waiting += 1
+        try:
+            while True:
+                self.fill()
+                worker = await self._idle.get()
+                try:
+                    await worker.describe()
+                except WorkerLost:
+                    await self.drop(worker)
+                    continue
+                return worker
+        finally:
+            self._waiting -= 1
             self.fill()
-            worker = await self._idle.get()
-            try:
-                await worker.describe()
-            except WorkerLost:
-                await self._drop(worker)
-                continue
-            self.fill()
-            return worker
 
     async def give_back(self, worker: Worker) -> None:
-        """After its session is over, or its process died: Ray starts that anew, as empty as it was."""
-        if worker.sessions >= SESSIONS_A_WORKER or self._idle.qsize() >= WARM:
-            await self._drop(worker)
+        """After its session is over."""
+        if worker.sessions >= SESSIONS_A_WORKER or self._idle.qsize() >= WARM_WORKERS:
+            await self.drop(worker)
         else:
             self._idle.put_nowait(worker)
+
+    async def replace(self, worker: Worker, error: Exception) -> None:
+        """After it was lost: one that died is started anew by Ray, as empty as it was; one that hangs is ended."""
+        if isinstance(error, WorkerLost) and not isinstance(error, WorkerHung):
+            await self.give_back(worker)
+        else:
+            await self.drop(worker)
+
+    async def drop(self, worker: Worker) -> None:
+        import ray
+
+        # On a cluster that is gone nothing is left to be ended.
+        with contextlib.suppress(Exception):
+            await asyncio.to_thread(ray.kill, worker.actor, no_restart=True)
 
     async def _make(self) -> None:
         name = _PREFIX + secrets.token_hex(4)
@@ -105,14 +133,14 @@ class Pool:
         try:
             await worker.describe()
         except WorkerLost:
-            await self._drop(worker)
-        else:
-            self._idle.put_nowait(worker)
+            await self.drop(worker)
+            raise
+        self._idle.put_nowait(worker)
 
-    async def _drop(self, worker: Worker) -> None:
-        import ray
-
-        await asyncio.to_thread(ray.kill, worker.actor, no_restart=True)
+    def _made(self, task: "asyncio.Task[None]") -> None:
+        self._making.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            asyncio.get_running_loop().call_later(_RETRY_S, self.fill)
 
 
 def _create(name: str, state_folder: Path) -> Any:
@@ -140,5 +168,7 @@ async def _answer(reference: Any, limit_s: float | None = _ANSWER_S) -> Any:
     try:
         async with asyncio.timeout(limit_s):
             return await reference
-    except (RayError, TimeoutError) as error:
+    except TimeoutError as error:
+        raise WorkerHung(f"no answer in {limit_s:g} s") from error
+    except RayError as error:
         raise WorkerLost(type(error).__name__) from error

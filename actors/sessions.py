@@ -24,6 +24,7 @@ from actors.models import Models, OneModel
 from agent.apply import fold_events
 from agent.models.client import ModelClient
 from agent.models.resolve import Target
+from agent.planning import BUDGETED_OUTPUT_TOKENS
 from agent.state import State
 from eventlog.effects import MakeWorktree
 from eventlog.events import (
@@ -44,9 +45,6 @@ from eventlog.finding import choose_session
 from eventlog.ids import CallId, CommandId, Commit, SessionId
 from eventlog.opening import Opened, create_log, open_log
 from worktrees.git import GitError
-
-BUDGETED_OUTPUT_TOKENS = 8192
-"""The bound that a budget puts on each reply: without one, a single call could pass it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,19 @@
 
 Nothing is retried by Ray: a session whose process died is taken up again from its log, by whoever hosts it next."""
 
+import asyncio
 import gc
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import orjson
 import ray
 from ray.actor import ActorClass
 
+from actors.building import rehearse
 from actors.gpu import without_gpu
 from actors.hosting import Hosted, decode_request, refusal_of
 from configs.places import daemon_place
@@ -26,29 +29,39 @@ class SessionWorker:
         without_gpu()
         self._place = daemon_place(Path(state_folder))
         self._hosted: Hosted | None = None
+        """Also while it is being opened, so that nobody takes this worker for idle."""
         self._warm()
 
     def _warm(self) -> None:
         """What the first session would wait for."""
         load_engine()
+        with TemporaryDirectory(dir=self._place.folder, prefix="warm-") as folder:
+            rehearse(Path(folder))
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
 
     async def host(self, request: bytes, variables: bytes) -> bytes:
-        """Open a session: `{}` once its door is, or what refused it."""
+        """Open a session: {"head": …} once its door is, or what refused it. A gateway that asks again, since it does not
+        know of the first time, gets the same answer."""
         try:
-            hosted = Hosted(self._place, decode_request(request), orjson.loads(variables))
-            await hosted.start()
+            wanted = decode_request(request)
+            if self._hosted is None or self._hosted.over.is_set():
+                self._hosted = Hosted(self._place, wanted, orjson.loads(variables))
+                self._opening = asyncio.create_task(self._hosted.start())
+            elif self._hosted.request.session != wanted.session:
+                return orjson.dumps({"kinds": ["WorkerBusy"], "text": "This worker hosts another session."})
+            await asyncio.shield(self._opening)
         except Exception as error:  # any of them has to become a sentence on another side
+            self._hosted = None
             return orjson.dumps(refusal_of(error, self._place.log))
-        self._hosted = hosted
-        return b"{}"
+        return orjson.dumps({"head": self._hosted.head})
 
-    async def wait_over(self) -> None:
-        """Until the session's log is closed. Returns at once where none is hosted."""
-        if self._hosted is not None:
-            await self._hosted.over.wait()
+    async def wait_over(self, session: str) -> None:
+        """Until the session's log is closed. Returns at once where it is not hosted."""
+        hosted = self._hosted
+        if hosted is not None and hosted.request.session == session:
+            await hosted.over.wait()
             self._hosted = None
 
     async def describe(self) -> bytes:

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar, assert_never
 from actors.commands import CommandOutcome, Commands
 from actors.files import Place, SessionFiles
 from actors.models import Models
-from agent.models.client import ModelRequest, OnDelta, Prices
+from agent.models.client import ModelRequest, OnDelta, prices_of
 from agent.models.requests import RequestCache
 from agent.recovery import (
     Ended,
@@ -180,8 +180,7 @@ class LocalWorld:
             await asyncio.sleep(effect.delay_ms / 1000)
         context = state.context
         assert context is not None
-        prices = Prices(context.input_usd, context.cached_usd, context.output_usd)
-        request = ModelRequest(call_id, body, prices, sent_before=attempt - 1)
+        request = ModelRequest(call_id, body, prices_of(context), sent_before=attempt - 1)
         return await self._models.client(context).complete(request, self._on_delta)
 
     async def _run_tool(self, call_id: CallId, attempt: int, effect: RunTool, state: State) -> Outcome:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import assert_never
 
 from agent.decide import Ask, Plan, Reject, Start
-from agent.models.client import BYTES_A_TOKEN, Prices
-from agent.models.requests import RequestCache
+from agent.models.client import most_usd, prices_of
+from agent.models.requests import RequestCache, format_named
 from agent.permissions import shell
 from agent.permissions.approvals import digest_of
 from agent.permissions.facts import Folders, gather, script_files
@@ -42,8 +42,9 @@ from eventlog.ids import CallId, Digest
 from eventlog.redact import has_marker
 from eventlog.seams import Clock
 
-UNBOUNDED_OUTPUT_TOKENS = 4096
-"""What a call is assumed to write at most where the request sets no bound; an estimate for the budget."""
+BUDGETED_OUTPUT_TOKENS = 8192
+"""What a reply is bounded to where a budget must hold and nothing else bounds it; and what a lost reply is assumed to
+have come to where nothing did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,16 @@ class ToolPlanner:
         context = state.context
         assert context is not None
         self._requests.update(context, state.messages)
-        size = self._requests.size(context.token_bound)
+        bound = output_bound(context, budgeted=state.limits.max_budget_usd is not None)
+        size = self._requests.size(bound)
         return CallModel(
             model=context.model,
             builder=context.builder,
-            request_hash=self._requests.digest(context.token_bound),
+            request_hash=self._requests.digest(bound),
             request_bytes=size,
             messages=len(state.messages),
-            max_output_tokens=context.token_bound,
-            reserved_usd=reserve(context, size),
+            max_output_tokens=bound,
+            reserved_usd=reserve(context, size, bound),
         )
 
     def plan_setup(self, state: State) -> RunTool:
@@ -231,13 +233,19 @@ class ToolPlanner:
         return locate(worktree, path, main_checkout=main, home=self._around.home)
 
 
-def reserve(context: ContextSet, request_bytes: int) -> float:
-    """USD that a call may cost at most: all input fresh, all of the output bound used. 0 where no price is known."""
-    prices = Prices(context.input_usd, context.cached_usd, context.output_usd)
-    if prices.input_usd is None or prices.output_usd is None:
-        return 0.0
-    output = context.token_bound or UNBOUNDED_OUTPUT_TOKENS
-    return (request_bytes / BYTES_A_TOKEN * prices.input_usd + output * prices.output_usd) / 1e6
+def output_bound(context: ContextSet, *, budgeted: bool) -> int | None:
+    """Output tokens that a request is to ask for; None leaves it to its format. Never more than the model gives, and
+    some number where a budget is kept, be it one that was set after the session began."""
+    wanted = context.token_bound or (BUDGETED_OUTPUT_TOKENS if budgeted else None)
+    own = format_named(context.builder).bound(context, None)
+    return wanted if wanted is None or own is None else min(wanted, own)
+
+
+def reserve(context: ContextSet, request_bytes: int, max_output_tokens: int | None) -> float:
+    """USD that a call may cost at most: no input from a cache, all used of the output that its body asks for; an
+    estimate where it sets no bound. 0 where no price is known."""
+    asked = format_named(context.builder).bound(context, max_output_tokens)
+    return most_usd(request_bytes, asked or BUDGETED_OUTPUT_TOKENS, prices_of(context))
 
 
 def _needs_restore(call: PendingCall) -> bool:

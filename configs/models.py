@@ -49,6 +49,8 @@ class Provider(_Table):
     """Parameters that its API answers with an error."""
     always_reasons: bool = False
     """It answers a request that turns reasoning off with an error."""
+    reasons: bool = True
+    """Its models may reason; of those that do not no reasoning is asked for, which some servers refuse."""
     local: bool = False
     """It runs on the user's own machine: no bill, and no key is needed."""
 
@@ -64,6 +66,7 @@ class OwnProvider(_Table):
     base_url: str | None = None
     protocol: Protocol | None = None
     key_variable: str | None = None
+    reasons: bool | None = None
 
     @field_validator("base_url")
     @classmethod
@@ -96,10 +99,14 @@ class KnownModel(_Table):
 
     window: int = DEFAULT_WINDOW
     max_output: int | None = None
-    """Tokens of one reply to ask for where no budget bounds them, if any: chat and messages."""
+    """Tokens of one reply to ask for at most, if any."""
+    reasons: bool = True
+    """It may reason; else no reasoning is asked for."""
     input_usd: float | None = None
     cached_usd: float | None = None
     output_usd: float | None = None
+    cache_write_usd: float | None = None
+    """Of input that the provider puts into its cache, where that is another price than of any input."""
     as_of: str | None = None
     source: str | None = None
     warning: str | None = None
@@ -108,7 +115,8 @@ class KnownModel(_Table):
     def _whole(self) -> "KnownModel":
         price = (self.input_usd, self.cached_usd, self.output_usd)
         known = [value is not None for value in price]
-        if any(known) and not (all(known) and self.as_of and self.source):
+        some = any(known) or self.cache_write_usd is not None
+        if some and not (all(known) and self.as_of and self.source):
             raise ValueError("a price needs input_usd, cached_usd, output_usd, as_of and source")
         return self
 
@@ -134,6 +142,8 @@ class ModelProfile(_Table):
     """USD per million tokens, with the next two. None is unknown."""
     cached_usd: float | None
     output_usd: float | None
+    cache_write_usd: float | None
+    """None is what any input costs."""
     as_of: str | None
     source: str | None
     warning: str | None
@@ -141,6 +151,7 @@ class ModelProfile(_Table):
     max_tokens_name: str
     refused_parameters: tuple[str, ...]
     always_reasons: bool
+    reasons: bool
 
 
 def load_models(path: Path = MODELS_FILE) -> ModelTable:
@@ -196,12 +207,14 @@ def lookup(provider: str, wire_model: str, table: ModelTable | None = None) -> M
         input_usd=0.0 if free else known.input_usd,
         cached_usd=0.0 if free else known.cached_usd,
         output_usd=0.0 if free else known.output_usd,
+        cache_write_usd=known.cache_write_usd,
         as_of=known.as_of,
         source=known.source,
         warning=known.warning,
         max_tokens_name=owner.max_tokens_name,
         refused_parameters=owner.refused_parameters,
         always_reasons=owner.always_reasons,
+        reasons=owner.reasons and known.reasons,
     )
 
 

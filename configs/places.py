@@ -14,7 +14,9 @@ from pathlib import Path
 _PASSED = frozenset(
     ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
 )
-_PASSED_BEGINNINGS = ("THALIA_", "COVERAGE_")
+_PASSED_BEGINNINGS = ("THALIA_HOME", "THALIA_CONFIG", "THALIA_IDLE_S", "THALIA_CRASH_")
+WARM_WORKERS = 2
+"""Processes that wait for a session."""
 
 
 RUN_MARK = "THALIA_RUN"
@@ -51,11 +53,6 @@ class DaemonPlace:
     @property
     def ray(self) -> Path:
         return self.folder / "ray"
-
-    @property
-    def address(self) -> Path:
-        """What the supervisor tells the gateway about Ray: JSON, written anew with each start of it."""
-        return self.folder / "ray.json"
 
     @property
     def log(self) -> Path:

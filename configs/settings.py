@@ -36,15 +36,18 @@ class ModelPrice(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     input: float
     cached: float | None = None
+    cache_write: float | None = None
     output: float
     window: int | None = None
 
     def over(self, known: KnownModel | None) -> KnownModel:
-        """What is known, with this price. Where no price of cached input is given, it costs what any input does."""
+        """What is known, with this price. Where none is given of input from the cache or into it, that costs what any
+        input does."""
         changes = {
             "input_usd": self.input,
             "cached_usd": self.input if self.cached is None else self.cached,
             "output_usd": self.output,
+            "cache_write_usd": self.cache_write,
             "as_of": None,
             "source": "your settings",
         }

@@ -108,6 +108,8 @@ class ContextSet(Value):
     """Money per million tokens, with the next two: kept here so that a cost never changes afterwards."""
     cached_usd: float | None = None
     output_usd: float | None = None
+    cache_write_usd: float | None = None
+    """Of input that is written to the provider's cache; None is what any input costs."""
     token_bound: int | None = None
     """Output tokens a call may use, where the request bounds them."""
     snapshots: bool = True
@@ -130,6 +132,7 @@ class ModelRoute(Value):
     input_usd: float | None = None
     cached_usd: float | None = None
     output_usd: float | None = None
+    cache_write_usd: float | None = None
     warning: str = ""
 
 

@@ -75,7 +75,7 @@ Message = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discrimi
 
 
 class Usage(Value):
-    """Tokens of one model call. `input` holds the cached ones, `output` the reasoning ones."""
+    """Tokens of one model call. `input` holds the cached and the written ones, `output` the reasoning ones."""
 
     input: int = 0
     cached: int = 0

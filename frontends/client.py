@@ -18,6 +18,8 @@ from configs.places import MARK, DaemonPlace, check_private, daemon_environment
 START_S = 20.0
 """How long the daemon may take until it listens; 0.1 s are usual."""
 _PAUSE_S = 0.01
+_LET_IN_S = 1.0
+"""A request that was lost after so long had been taken, and waited for its answer."""
 Take = Callable[[str, dict[str, Any]], None]
 """Gets each message of a stream: its kind and its value."""
 
@@ -104,17 +106,20 @@ class Daemon:
         finally:
             connection.close()
 
-    def insist(self, method: str, path: str, value: object = None) -> dict[str, Any]:
+    def insist(self, method: str, path: str, value: object = None, limit_s: float | None = 60.0) -> dict[str, Any]:
         """As `ask`, for what may be asked twice: a daemon that is just ending, or dies, is started again.
 
         Raises DaemonRefused, DaemonUnreachable."""
         give_up = time.monotonic() + START_S
         while True:
             self.start()
+            asked = time.monotonic()
             try:
-                return self.ask(method, path, value)
+                return self.ask(method, path, value, limit_s)
             except DaemonUnreachable:
-                if time.monotonic() > give_up:
+                if time.monotonic() - asked > _LET_IN_S:
+                    give_up = time.monotonic() + START_S
+                elif asked > give_up:
                     raise
             time.sleep(_PAUSE_S)
 
@@ -160,11 +165,13 @@ class Daemon:
 
 class Stream:
     """A session's messages, read in a thread of its own: asked for once, and again after each break, from where it
-    broke off. The last one is `over`, or `refused` or `lost`."""
+    broke off. The last one is `over`, or `error`, `refused` or `lost`."""
 
-    def __init__(self, daemon: Daemon, session: str, after: int, begin: Callable[[], object]) -> None:
-        """`begin` is called first, in the thread; a DaemonRefused of it is the message `refused`."""
-        self.after = after
+    def __init__(self, daemon: Daemon, session: str, after: int | None, begin: Callable[[], int]) -> None:
+        """`begin` is called first, in the thread; a DaemonRefused of it is the message `refused`. It returns the seq of
+        the last event before, behind which the stream begins where `after` says nothing else."""
+        self.after = after or 0
+        self._from_head = after is None
         self._daemon, self._session, self._begin = daemon, session, begin
         self._came: list[tuple[str, dict[str, Any]]] = []
         self._take: Take | None = None
@@ -181,7 +188,8 @@ class Stream:
 
     def _run(self) -> None:
         try:
-            self._begin()
+            head = self._begin()
+            self.after = head if self._from_head else self.after
             self._read()
         except DaemonRefused as error:
             self._tell("refused", {"status": error.status, "kinds": error.kinds, "text": str(error)})
@@ -196,7 +204,7 @@ class Stream:
                     if kind == "event":
                         self.after = value["event"]["seq"]
                     self._tell(kind, value)
-                    if kind == "over":
+                    if kind in ("over", "error"):
                         return
             # The gateway was replaced, or the daemon is gone: whoever starts it takes its sessions up again.
             self._daemon.start()

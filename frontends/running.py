@@ -2,15 +2,20 @@
 
 The daemon works from the first moment on; what the screen needs is imported meanwhile."""
 
-import asyncio
+import gc
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from frontends.client import Daemon, Stream, Take
 
+if TYPE_CHECKING:
+    import asyncio
+
+_TRIES = 2
+"""How often the end of a session is asked for that says nothing new."""
 Kind = Literal["new", "resumed", "attached"]
 
 
@@ -21,8 +26,8 @@ class Wish:
     request: Mapping[str, Any]
     format: Literal["text", "json", "stream-json"]
     attended: bool
-    after: int = 0
-    """The event behind which showing begins."""
+    after: int | None = 0
+    """The event behind which showing begins; below 0 it counts back from the last. None: what this request does."""
 
     @property
     def session(self) -> str:
@@ -30,7 +35,7 @@ class Wish:
 
     def again(self, after: int) -> "Wish":
         """For a session that ended unseen: go on with nothing, only show the rest."""
-        request = {**self.request, "kind": "attached", "prompt": None, "merge": False, "command_id": new_id()}
+        request = {**self.request, "kind": "attached", "prompt": None}
         return Wish(request, self.format, self.attended, after)
 
 
@@ -38,30 +43,41 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-def begin(daemon: Daemon, wish: Wish) -> bool:
-    """Whether it was hosted already. Raises DaemonRefused, DaemonUnreachable."""
-    answer = daemon.insist("POST", "/sessions", {"request": wish.request, "variables": dict(daemon.variables)})
-    return bool(answer["known"])
+def begin(daemon: Daemon, wish: Wish) -> int:
+    """The seq of the last event before. Raises DaemonRefused, DaemonUnreachable."""
+    asked = {"request": wish.request, "variables": dict(daemon.variables)}
+    # A long log takes its time to be opened.
+    return daemon.insist("POST", "/sessions", asked, limit_s=None)["head"]
 
 
 def run(daemon: Daemon, wish: Wish) -> int:
-    """The exit code. Raises DaemonRefused, DaemonUnreachable, Detached."""
+    """The exit code. Raises DaemonRefused, DaemonUnreachable, Detached, SessionGone."""
     daemon.start()
+    tries = 0
     while True:
         stream = Stream(daemon, wish.session, wish.after, partial(begin, daemon, wish))
+        import asyncio
+
         from frontends.terminal.remote import SessionGone
 
         try:
             return asyncio.run(_show(daemon, wish, stream))
         except SessionGone:
+            tries = 0 if stream.after > (wish.after or 0) else tries + 1
+            if tries > _TRIES:
+                raise
             wish = wish.again(stream.after)
 
 
 async def _show(daemon: Daemon, wish: Wish, stream: Stream) -> int:
+    import asyncio
+
     from frontends.terminal.driver import ask_on_terminal
     from frontends.terminal.remote import RemoteSession, show
     from frontends.terminal.screen import Screen
 
+    # What is imported stays: to look through it once more at the exit would take 30 ms.
+    gc.freeze()
     session = RemoteSession(daemon, wish.session, Screen(wish.session, wish.format))
     loop = asyncio.get_running_loop()
     stream.deliver_to(lambda kind, value: _hand_over(loop, session.take, kind, value))
@@ -71,5 +87,5 @@ async def _show(daemon: Daemon, wish: Wish, stream: Stream) -> int:
         stream.deliver_to(None)
 
 
-def _hand_over(loop: asyncio.AbstractEventLoop, take: Take, kind: str, value: dict[str, Any]) -> None:
+def _hand_over(loop: "asyncio.AbstractEventLoop", take: Take, kind: str, value: dict[str, Any]) -> None:
     loop.call_soon_threadsafe(take, kind, value)

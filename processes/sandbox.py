@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from configs.places import daemon_place
 from processes.commands import Confinement, SandboxMissing
 from processes.etc import FOR_NETWORK
 
@@ -61,10 +62,11 @@ def candidates() -> list[Path]:
 def sandbox_options(
     host: Host, etc: Path | None, confinement: Confinement, env: Mapping[str, str], cwd: Path
 ) -> list[str]:
-    """bubblewrap's options, without the program and the command: pure, and in the order that it applies them.
+    """bubblewrap's options, without the program and the command, in the order that it applies them.
 
-    `etc` is what stands at /etc (see etc.py).
+    `etc` is what stands at /etc (see etc.py). SandboxMissing where a daemon of this user would be in reach.
     """
+    keep_daemons_out(confinement)
     options = ["--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--new-session"]
     options += ["--die-with-parent", "--clearenv"]
     options += ["--share-net"] if confinement.network else []
@@ -94,6 +96,21 @@ def mounts(confinement: Confinement) -> Iterator[tuple[str, Path, Path]]:
         found += [(len(path.parts), 2, "--ro-bind", path, path)] if path is not None else []
     for _, _, kind, source, target in sorted(found):
         yield kind, source, target
+
+
+def keep_daemons_out(confinement: Confinement) -> None:
+    """Whoever reaches a daemon's socket may approve anything; a mount, also a read-only one, brings it into reach.
+
+    Refused and not covered: a daemon may be started after the command. SandboxMissing names the folder.
+    """
+    daemon = daemon_place(Path("/")).folder
+    common = str(daemon).removesuffix(daemon.name.rpartition("-")[2])
+    for _, source, _ in mounts(confinement):
+        real = os.path.realpath(source)
+        if Path(real) in daemon.parents or real.startswith(common):
+            raise SandboxMissing(
+                f"No sandbox can show {source}, where daemons have their sockets; name a folder in it."
+            )
 
 
 def inner_env(env: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ Where there is no /proc (macOS, untested) the answers are empty, and only the co
 
 import os
 import signal
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -89,6 +90,22 @@ def carriers(variable: str, value: str) -> list[int]:
     return [
         pid for pid in pids() if pid != own and needle in b"\0" + read(f"/proc/{pid}/environ") + b"\0" and is_alive(pid)
     ]
+
+
+def end_carriers(variable: str, value: str, patience_s: float) -> list[int]:
+    """SIGKILL whoever carries variable=value, until nobody does. Those that still live after `patience_s`."""
+    give_up = time.monotonic() + patience_s
+    quiet = 0
+    found: list[int] = []
+    # Twice, since a process that is just being executed shows no environment.
+    while quiet < 2:
+        found = carriers(variable, value)
+        if found and time.monotonic() > give_up:
+            return found
+        send(found, signal.SIGKILL)
+        quiet = 0 if found else quiet + 1
+        time.sleep(0.005)
+    return []
 
 
 def holds(pid: int, key: tuple[int, int]) -> bool:

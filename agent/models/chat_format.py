@@ -9,6 +9,7 @@ from agent.models.formats import (
     MAX_TOKENS_NAME,
     NO_TEXT,
     Format,
+    bound_in,
     json_object,
     parameters,
     safe_arguments,
@@ -40,7 +41,7 @@ def _prefix(context: ContextSet, max_output_tokens: int | None) -> bytes:
     fields: dict[str, Any] = {"model": context.wire_model, "stream": True, "stream_options": {"include_usage": True}}
     fields |= sent_parameters(context, _OWNED)
     if max_output_tokens is not None:
-        fields[str(parameters(context).get(MAX_TOKENS_NAME) or "max_tokens")] = max_output_tokens
+        fields[_bound_name(context)] = max_output_tokens
     head = orjson.dumps({name: value for name, value in fields.items() if value is not None})[:-1]
     if context.tools.strip() not in {"", "[]"}:
         head += b',"tools":' + context.tools.strip().encode()
@@ -60,7 +61,17 @@ def _end(context: ContextSet, last: Message | None) -> bytes:
     return b"]}"
 
 
-CHAT = Format(_prefix, _encode, _end)
+def _bound(context: ContextSet, max_output_tokens: int | None) -> int | None:
+    if max_output_tokens is not None:
+        return max_output_tokens
+    return bound_in(context, _bound_name(context))
+
+
+def _bound_name(context: ContextSet) -> str:
+    return str(parameters(context).get(MAX_TOKENS_NAME) or "max_tokens")
+
+
+CHAT = Format(_prefix, _encode, _end, _bound)
 
 
 def _assistant(message: AssistantMessage, echo_reasoning: bool) -> dict[str, Any]:

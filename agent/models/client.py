@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from eventlog.events import ContextSet, ModelRoute
 from eventlog.ids import CallId
 from eventlog.messages import Usage
 from eventlog.outcomes import ModelFailed, ModelReplied
@@ -19,6 +20,8 @@ class Prices:
     input_usd: float | None = None
     cached_usd: float | None = None
     output_usd: float | None = None
+    cache_write_usd: float | None = None
+    """Of input that the provider put into its cache. None here is what any input costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +84,26 @@ def ignore_delta(delta: Delta) -> None:
 
 
 def cost_usd(usage: Usage, prices: Prices) -> float | None:
-    """Of one call; None where a price is unknown. Cached tokens are part of `input`."""
+    """Of one call; None where a price is unknown. Tokens that a cache gave or took are part of `input`."""
     if prices.input_usd is None or prices.cached_usd is None or prices.output_usd is None:
         return None
-    fresh = max(usage.input - usage.cached, 0)
-    micro = fresh * prices.input_usd + usage.cached * prices.cached_usd + usage.output * prices.output_usd
-    return micro / 1e6
+    write_usd = prices.input_usd if prices.cache_write_usd is None else prices.cache_write_usd
+    fresh = max(usage.input - usage.cached - usage.cache_written, 0)
+    micro = fresh * prices.input_usd + usage.cached * prices.cached_usd + usage.cache_written * write_usd
+    return (micro + usage.output * prices.output_usd) / 1e6
+
+
+def most_usd(request_bytes: int, output_tokens: int, prices: Prices) -> float:
+    """What one call may cost: no input cached before, and all of it written to the cache where that is dearer. 0 where
+    no price is known."""
+    if prices.input_usd is None or prices.output_usd is None:
+        return 0.0
+    input_usd = max(prices.input_usd, prices.cache_write_usd or 0.0)
+    return (request_bytes / BYTES_A_TOKEN * input_usd + output_tokens * prices.output_usd) / 1e6
+
+
+def prices_of(context: ContextSet | ModelRoute) -> Prices:
+    return Prices(context.input_usd, context.cached_usd, context.output_usd, context.cache_write_usd)
 
 
 def estimated_usage(request_bytes: int, output_bytes: int) -> Usage:

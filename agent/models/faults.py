@@ -1,5 +1,6 @@
 """What went wrong with a model call, from what the server said; and how long to wait. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -17,6 +18,10 @@ TOLD_CAP_S = 600.0
 _TOLD_SPREAD = 0.25
 _SHOWN = 500
 
+_REASONING_REFUSED = re.compile(
+    r"reasoning\.encrypted_content|encrypted content is not supported|['\"`(]include\b", re.IGNORECASE
+)
+"""In what is said of a request that asks for it, where the model does not reason or the server does not know it."""
 _LONG_CODES = frozenset({"context_length_exceeded", "string_above_max_length", "model_context_window_exceeded"})
 _REFUSED_CODES = frozenset({"invalid_prompt", "data_residency_mismatch", "model_not_found"})
 _LONG_TEXTS = (
@@ -135,6 +140,12 @@ def _by_status(status: int, said: str, code: str, key_name: str) -> Fault:
     if status in {401, 403}:
         hint = f"; check {key_name}" if key_name else "; check the API key"
         return Fault("refused", _sentence(f"The model server refused the key ({status}){hint}", said), False)
+    if status in {400, 422} and _REASONING_REFUSED.search(said):
+        what = (
+            f"The model server gives no encrypted reasoning ({status}); set reasons = false for its [providers.NAME] "
+            "in your settings and choose the model again with -m"
+        )
+        return Fault("refused", _sentence(what, said), False)
     if 300 <= status < 400:
         return Fault("refused", f"The model server answers with a redirect ({status}); correct the base URL.", False)
     if status == 409:
@@ -148,6 +159,8 @@ def _said(error: object) -> tuple[str, str]:
     fields: dict[str, Any] = error
     code = next((str(fields[name]) for name in ("code", "type") if isinstance(fields.get(name), str)), "")
     said = next((str(fields[name]) for name in ("message", "detail", "error") if fields.get(name)), "")
+    if isinstance(param := fields.get("param"), str) and param not in said:
+        said = f"{said} ({param})"
     metadata = fields.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     return (f"{said}: {raw}" if isinstance(raw, str) and raw else said)[:_SHOWN], code

@@ -18,17 +18,20 @@ ECHO_REASONING = "echo_reasoning"
 """Parameter, not sent: reasoning goes back to the provider as text."""
 MAX_TOKENS_NAME = "max_tokens_name"
 """Parameter, not sent: what a provider of Chat Completions calls the bound on output tokens."""
+MAX_OUTPUT = "max_output"
+"""Parameter, not sent: the output tokens to ask for where nothing else bounds them; Responses and Messages."""
 NO_TEXT = "(empty)"
 """Providers refuse a message without text."""
 
-_OURS = frozenset({ECHO_REASONING, MAX_TOKENS_NAME})
+_OURS = frozenset({ECHO_REASONING, MAX_TOKENS_NAME, MAX_OUTPUT})
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Three functions whose results, one behind the other, are a body. No message at all is a body too."""
+    """Three functions whose results, one behind the other, are a body, and one that reads in it. No message at all is a
+    body too."""
 
     prefix: Callable[[ContextSet, int | None], bytes]
     """The body up to where the first message stands; the number bounds the output, in tokens."""
@@ -36,6 +39,8 @@ class Format:
     """What stands behind the message before (None: there is none), the separator included. Depends on nothing later."""
     end: Callable[[ContextSet, Message | None], bytes]
     """What stands behind the last message and closes the body."""
+    bound: Callable[[ContextSet, int | None], int | None]
+    """The output tokens that the body with this prefix lets a reply have; None where it sets no bound."""
 
 
 class UnknownFormat(ModelError):
@@ -53,6 +58,13 @@ def parameters(context: ContextSet) -> dict[str, Any]:
 def sent_parameters(context: ContextSet, owned: frozenset[str]) -> dict[str, Any]:
     """What goes into a body beside the fields that the format owns. A null takes a field out of the body."""
     return {name: value for name, value in parameters(context).items() if name not in _OURS and name not in owned}
+
+
+def bound_in(context: ContextSet, *names: str) -> int | None:
+    """The first of these parameters that is a number of tokens."""
+    chosen = parameters(context)
+    found = (chosen.get(name) for name in names)
+    return next((value for value in found if type(value) is int and value > 0), None)
 
 
 def some_text(text: str) -> str:

@@ -11,8 +11,10 @@ import orjson
 
 from agent.models.formats import (
     ECHO_REASONING,
+    MAX_OUTPUT,
     NO_TEXT,
     Format,
+    bound_in,
     json_object,
     parameters,
     safe_arguments,
@@ -25,12 +27,11 @@ from agent.models.reading import text_in
 from eventlog.events import ContextSet
 from eventlog.messages import AssistantMessage, Message, OpaquePart, Part, TextPart, ToolCall, ToolMessage, UserMessage
 
-MAX_OUTPUT = "max_output"
-"""Parameter, not sent: the output tokens to ask for where no bound is set; the protocol wants a number."""
 DEFAULT_MAX_OUTPUT = 32_000
+"""Output tokens to ask for where nothing bounds them: the protocol wants a number."""
 
-_BOUNDS = ("max_tokens", MAX_OUTPUT)
-_OWNED = frozenset({*_BOUNDS, "model", "stream", "system", "tools", "messages"})
+_BOUND = "max_tokens"
+_OWNED = frozenset({_BOUND, "model", "stream", "system", "tools", "messages"})
 _MARK = {"cache_control": {"type": "ephemeral"}}
 _MARK_OPEN = b',"cache_control":{"type":"ephemeral"}'
 _CLOSE_BLOCK = b"}"
@@ -39,7 +40,7 @@ _CLOSE_MESSAGE = b"]}"
 
 def _prefix(context: ContextSet, max_output_tokens: int | None) -> bytes:
     fields: dict[str, Any] = {"model": context.wire_model, "stream": True}
-    fields["max_tokens"] = max_output_tokens or _default_bound(context)
+    fields[_BOUND] = _bound(context, max_output_tokens)
     fields |= {name: value for name, value in sent_parameters(context, _OWNED).items() if value is not None}
     if context.system.strip():
         fields["system"] = [{"type": "text", "text": context.system, **_MARK}]
@@ -68,13 +69,11 @@ def _end(context: ContextSet, previous: Message | None) -> bytes:
     return mark + _CLOSE_BLOCK + _CLOSE_MESSAGE + b"]}"
 
 
-MESSAGES = Format(_prefix, _encode, _end)
+def _bound(context: ContextSet, max_output_tokens: int | None) -> int:
+    return max_output_tokens or bound_in(context, _BOUND, MAX_OUTPUT) or DEFAULT_MAX_OUTPUT
 
 
-def _default_bound(context: ContextSet) -> int:
-    chosen = parameters(context)
-    found = (chosen.get(name) for name in _BOUNDS)
-    return next((value for value in found if type(value) is int and value > 0), DEFAULT_MAX_OUTPUT)
+MESSAGES = Format(_prefix, _encode, _end, _bound)
 
 
 def _tools(tools: str) -> list[dict[str, Any]]:

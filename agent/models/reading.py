@@ -24,6 +24,8 @@ EMPTY_REPLY = Fault("malformed", "The model sent an empty reply.", True)
 _TOO_LARGE = Fault("malformed", "The model's reply is larger than 64 MB.", True)
 _EMPTY_BODY = Fault("malformed", "The model server sent an empty body.", True)
 _END_MARK = b"[DONE]"
+_MOST_TOKENS = 1 << 40
+"""More than any call has, and the sum over a session still fits into the 64 bits of a number in the log."""
 
 
 def text_in(fields: dict[str, Any], name: str) -> str:
@@ -39,9 +41,10 @@ def object_in(fields: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def count_in(fields: dict[str, Any], *names: str) -> int:
-    """The first of them that is a number other than 0; else 0."""
+    """The first of them that is a number other than 0; else 0. From 0 to `_MOST_TOKENS`, whatever a server says."""
     found = (fields.get(name) for name in names)
-    return next((max(int(value), 0) for value in found if isinstance(value, (int, float)) and value), 0)
+    numbers = (value for value in found if isinstance(value, (int, float)) and value)
+    return next((int(min(max(value, 0), _MOST_TOKENS)) for value in numbers), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from pydantic import SecretStr
 
 from agent.models.client import ModelClient, ModelError, Prices
 from agent.models.discovery import Found
-from agent.models.messages_format import MAX_OUTPUT
-from agent.models.requests import MAX_TOKENS_NAME
+from agent.models.formats import MAX_OUTPUT, MAX_TOKENS_NAME
 from configs.models import ModelProfile, ModelTable, Provider, known_models, lookup
 from configs.models import Protocol as Spoken
 from configs.settings import Environment, Settings
@@ -48,23 +47,27 @@ class Target:
 
     @property
     def prices(self) -> Prices:
-        return Prices(self.profile.input_usd, self.profile.cached_usd, self.profile.output_usd)
+        known = self.profile
+        return Prices(known.input_usd, known.cached_usd, known.output_usd, known.cache_write_usd)
 
     def parameters(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of a request: what was chosen, less what the provider refuses, and its own names."""
+        """The parameters of a request: what was chosen, less what the provider refuses, its own names, and the most
+        that one reply of the model may have."""
         profile = self.profile
         kept = {name: value for name, value in chosen.items() if name not in profile.refused_parameters}
         if profile.always_reasons:
             kept = {name: value for name, value in kept.items() if not _turns_reasoning_off(name, value)}
-        most = profile.max_output
+        name = profile.max_tokens_name if self.protocol == "chat" else MAX_OUTPUT
+        bound = {} if profile.max_output is None else {name: profile.max_output}
         match self.protocol:
             case "chat":
-                bound = {} if most is None else {profile.max_tokens_name: most}
-                return {**bound, **kept, MAX_TOKENS_NAME: profile.max_tokens_name}
+                return {**bound, **kept, MAX_TOKENS_NAME: name}
             case "messages":
-                return kept if most is None else {MAX_OUTPUT: most, **kept}
+                return {**bound, **kept}
             case "responses":
-                return kept
+                # Nothing is asked to be included where there is no reasoning: some servers refuse that.
+                none = {} if profile.reasons else {"include": None}
+                return {**bound, **none, **kept}
             case _:
                 assert_never(self.protocol)
 

@@ -10,8 +10,10 @@ from typing import Any, assert_never
 import orjson
 
 from agent.models.formats import (
+    MAX_OUTPUT,
     NO_TEXT,
     Format,
+    bound_in,
     json_object,
     safe_arguments,
     safe_name,
@@ -35,8 +37,9 @@ PROVIDER = "responses"
 REMAINDERS = frozenset({"message", "function_call"})
 """Types of item that are kept as parts of ours; an OpaquePart holds what else stood in them."""
 
+_BOUND = "max_output_tokens"
 _OWNED = frozenset(
-    {"model", "stream", "input", "instructions", "tools", "previous_response_id", "conversation", "background"}
+    {"model", "stream", "input", "instructions", "tools", "previous_response_id", "conversation", "background", _BOUND}
 )
 _CACHE_KEY_DIGITS = 32
 
@@ -50,7 +53,7 @@ def _prefix(context: ContextSet, max_output_tokens: int | None) -> bytes:
         "prompt_cache_key": cache_key(context),
     }
     fields |= sent_parameters(context, _OWNED)
-    fields["max_output_tokens"] = max_output_tokens
+    fields[_BOUND] = _bound(context, max_output_tokens)
     fields["instructions"] = context.system if context.system.strip() else None
     fields["tools"] = _tools(context.tools) or None
     head = orjson.dumps({name: value for name, value in fields.items() if value is not None})
@@ -75,7 +78,11 @@ def _end(context: ContextSet, last: Message | None) -> bytes:
     return b"]}"
 
 
-RESPONSES = Format(_prefix, _encode, _end)
+def _bound(context: ContextSet, max_output_tokens: int | None) -> int | None:
+    return bound_in(context, _BOUND, MAX_OUTPUT) if max_output_tokens is None else max_output_tokens
+
+
+RESPONSES = Format(_prefix, _encode, _end, _bound)
 
 
 def cache_key(context: ContextSet) -> str:

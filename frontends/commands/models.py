@@ -166,4 +166,5 @@ def _price(owner: Owner, model: "KnownModel") -> str:
     """USD per million tokens."""
     if model.input_usd is None:
         return "free" if owner.provider.local else "price unknown"
-    return f"${model.input_usd:g} in · ${model.cached_usd:g} cached · ${model.output_usd:g} out"
+    written = f" · ${model.cache_write_usd:g} cache writes" if model.cache_write_usd is not None else ""
+    return f"${model.input_usd:g} in · ${model.cached_usd:g} cached{written} · ${model.output_usd:g} out"

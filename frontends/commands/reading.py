@@ -1,16 +1,16 @@
 """What a session that is running has logged: asked of the daemon, which asks the session's own writer."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
-
-from frontends.client import Daemon, DaemonRefused, DaemonUnreachable
 
 if TYPE_CHECKING:
     from eventlog.catalogue import Listed
     from eventlog.events import Event
+    from frontends.client import Daemon
 
 
-def list_hosted(daemon: Daemon) -> "Sequence[Listed] | None":
+def list_hosted(daemon: "Daemon") -> "Sequence[Listed] | None":
     """All sessions, the one that changed last first. None where no daemon runs: their files are looked at then."""
     if not daemon.runs():
         return None
@@ -28,11 +28,13 @@ def list_hosted(daemon: Daemon) -> "Sequence[Listed] | None":
     ]
 
 
-def hosted_events(daemon: Daemon, session: str, follow: bool) -> "Iterator[Event] | None":
+def hosted_events(daemon: "Daemon", session: str, follow: bool) -> "Iterator[Event] | None":
     """In order, each once; with `follow` until the session has ended. None where the daemon does not run it: its log is
     read from its files then."""
     if not daemon.runs():
         return None
+    from frontends.client import DaemonRefused
+
     try:
         head = daemon.ask("GET", f"/sessions/{session}")["head"]
     except DaemonRefused as error:
@@ -42,24 +44,37 @@ def hosted_events(daemon: Daemon, session: str, follow: bool) -> "Iterator[Event
     return _events(daemon, session, None if follow else head)
 
 
-def _events(daemon: Daemon, session: str, until: int | None) -> "Iterator[Event]":
+def _events(daemon: "Daemon", session: str, until: int | None) -> "Iterator[Event]":
+    """Raises DaemonRefused, LogError."""
     from eventlog.events import Event
+    from frontends.client import DaemonRefused, DaemonUnreachable
 
-    after = 0
-    while until is None or after < until:
+    after, running = 0, True
+    while running and (until is None or after < until):
         try:
             for kind, value in daemon.follow(session, after):
-                if kind == "over":
-                    return
                 if kind == "event":
                     after = value["event"]["seq"]
                     yield Event.model_validate(value["event"])
-                if until is not None and after >= until:
-                    return
-        except DaemonRefused as error:
-            if error.status == 404:
-                return
-            raise
+                if kind == "error":
+                    raise DaemonRefused(500, (value["error"],), value["text"])
+                running = kind != "over"
+                if not running or (until is not None and after >= until):
+                    break
         except DaemonUnreachable:
-            pass
-        daemon.start()
+            daemon.start()
+        except DaemonRefused as error:
+            if error.status != 404:
+                raise
+            running = False
+    if until is None or after < until:
+        # It ended meanwhile, and whoever reads slowly was not waited for.
+        yield from _rest_of(daemon.place.state_folder / "sessions" / session, after, until)
+
+
+def _rest_of(folder: Path, after: int, until: int | None) -> "Iterator[Event]":
+    from eventlog.opening import read_log
+
+    for event in read_log(folder):
+        if event.seq > after and (until is None or event.seq <= until):
+            yield event

@@ -56,7 +56,12 @@ def make_request(
 
 
 def run_request(
-    request: Mapping[str, Any], output: FormatName, detach: bool, no_daemon: bool, run_here: RunHere, after: int = 0
+    request: Mapping[str, Any],
+    output: FormatName,
+    detach: bool,
+    no_daemon: bool,
+    run_here: RunHere,
+    after: int | None = 0,
 ) -> int:
     """The exit code. Where the daemon cannot start, `run_here` carries it out, and the person is told."""
     from frontends.client import DaemonRefused, DaemonUnreachable

@@ -25,6 +25,13 @@ class Session(Protocol):
     def standing(self) -> Standing: ...
     def interrupt(self, command_id: CommandId) -> None: ...
     async def say(self, *commands: Command) -> object: ...
+    async def rest(self) -> object:
+        """Until nothing moves without a person."""
+        ...
+
+    async def moved(self) -> None:
+        """Until it goes on though nobody here has answered: somebody else did."""
+        ...
 
 
 class Abandoned(Exception):
@@ -56,11 +63,11 @@ async def drive(session: Session, go: Callable[[], Awaitable[object]], screen: S
         await running
         while session.standing.asks and answer is not None:
             asking = asyncio.ensure_future(_ask_all(session.standing, screen, answer))
-            commands = await _answers(asking)
+            commands = await _answers(asking, session)
             asking = None
-            if not commands:
+            if commands == []:
                 return
-            running = asyncio.ensure_future(session.say(*commands))
+            running = asyncio.ensure_future(session.rest() if commands is None else session.say(*commands))
             await running
     except asyncio.CancelledError:
         raise Abandoned from None
@@ -70,12 +77,17 @@ async def drive(session: Session, go: Callable[[], Awaitable[object]], screen: S
                 loop.remove_signal_handler(number)
 
 
-async def _answers(asking: "asyncio.Future[list[Command]]") -> list[Command]:
-    """On Ctrl-C at a question the turn is interrupted."""
+async def _answers(asking: "asyncio.Future[list[Command]]", session: Session) -> list[Command] | None:
+    """On Ctrl-C at a question the turn is interrupted. None where somebody else answered."""
+    moving = asyncio.ensure_future(session.moved())
+    await asyncio.wait([asking, moving], return_when=asyncio.FIRST_COMPLETED)
+    elsewhere = not asking.done()
+    moving.cancel()
+    asking.cancel()
     try:
         return await asking
     except asyncio.CancelledError:
-        return [Interrupted(id=new_id())]
+        return None if elsewhere else [Interrupted(id=new_id())]
 
 
 async def _ask_all(standing: Standing, screen: Screen, answer: Answer) -> list[Command]:

@@ -1,17 +1,23 @@
 """A session of the daemon on a terminal: what its stream says is shown, what a person does is sent."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic import ValidationError
 
 from agent.models.client import Delta, ReasoningDelta, TextDelta, ToolCallStarted
 from agent.standing import Standing
 from eventlog.events import Command, Event, Interrupted
 from eventlog.ids import CommandId
-from frontends.client import Daemon, DaemonRefused
+from frontends.client import Daemon, DaemonRefused, DaemonUnreachable
 from frontends.terminal.driver import Abandoned, Answer, drive
 from frontends.terminal.screen import Screen
+
+_INTERRUPT_S = 3.0
 
 
 class Detached(Exception):
@@ -33,16 +39,20 @@ class RemoteSession:
     exit_code: int | None = None
     """Once the session has said how it ended."""
     _rested: asyncio.Event = field(default_factory=asyncio.Event)
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _over: asyncio.Event = field(default_factory=asyncio.Event)
     _error: Exception | None = None
     _finish: Callable[[], None] = lambda: None
-    _tasks: "set[asyncio.Task[object]]" = field(default_factory=set)
 
     async def rest(self) -> None:
         """Until nothing moves without a person. Raises DaemonRefused, SessionGone."""
         await self._rested.wait()
         if self._error is not None:
             raise self._error
+
+    async def moved(self) -> None:
+        """Until it goes on after a rest, or is over: somebody else has answered."""
+        await self._moved.wait()
 
     async def end(self) -> None:
         """Until the session's log is closed; then its last words are shown."""
@@ -52,27 +62,57 @@ class RemoteSession:
         self._finish()
 
     def interrupt(self, command_id: CommandId) -> None:
-        self._start(self._send(Interrupted(id=command_id)))
+        """Told or not, it is not waited for: whoever wants to leave has to be able to."""
+        command = Interrupted(id=command_id).model_dump(mode="json")
+        path, loop = f"/sessions/{self.session}/commands", asyncio.get_running_loop()
+
+        def send() -> None:
+            try:
+                self.daemon.ask("POST", path, command, limit_s=_INTERRUPT_S)
+            except (DaemonRefused, DaemonUnreachable) as error:
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(self.screen.say, f"The interruption was not heard: {error}")
+
+        threading.Thread(target=send, daemon=True).start()
 
     async def say(self, *commands: Command) -> None:
         self._rested.clear()
+        path = f"/sessions/{self.session}/commands"
         for command in commands:
-            await self._send(command)
+            with suppress(SessionGone):
+                await asyncio.to_thread(self._insist, path, command.model_dump(mode="json"))
         await self.rest()
+
+    def _insist(self, path: str, command: Mapping[str, Any]) -> None:
+        """Raises SessionGone, DaemonRefused, DaemonUnreachable."""
+        try:
+            self.daemon.insist("POST", path, command)
+        except DaemonRefused as error:
+            if error.status == 404:
+                # It is over: the stream says how.
+                raise SessionGone(self.session) from error
+            raise
 
     def take(self, kind: str, value: Mapping[str, Any]) -> None:
         """One message of the stream, in the loop's thread."""
+        try:
+            self._take(kind, value)
+        except (ValidationError, KeyError, TypeError):
+            self._fail(
+                DaemonRefused(500, ("OtherVersion",), "The daemon speaks another version; `thalia down` ends it.")
+            )
+
+    def _take(self, kind: str, value: Mapping[str, Any]) -> None:
         match kind:
             case "event":
                 self.screen.on_event(Event.model_validate(value["event"]))
             case "deltas":
                 for delta in value["deltas"]:
                     self.screen.on_delta(_delta(delta))
+            case "standing":
+                self.screen.take_up(Standing.model_validate(value["standing"]))
             case "rested":
-                self.standing = Standing.model_validate(value["rested"])
-                self._rested.set()
-            case "moved":
-                self._rested.clear()
+                self._take_rest(value["rested"])
             case "said":
                 self.screen.say(value["said"])
             case "finished":
@@ -85,7 +125,10 @@ class RemoteSession:
                 elif self.exit_code is None:
                     self._fail(SessionGone(self.session))
                 self._rested.set()
+                self._moved.set()
                 self._over.set()
+            case "error":
+                self._fail(DaemonRefused(500, (value["error"],), value["text"]))
             case "refused" if value["status"] == 404:
                 self._fail(SessionGone(self.session))
             case "refused":
@@ -96,6 +139,15 @@ class RemoteSession:
                 # From a newer daemon.
                 pass
 
+    def _take_rest(self, value: Mapping[str, Any] | None) -> None:
+        if value is None:
+            self._rested.clear()
+            self._moved.set()
+        else:
+            self.standing = Standing.model_validate(value)
+            self._moved.clear()
+            self._rested.set()
+
     def _take_end(self, value: Mapping[str, Any]) -> None:
         self.standing, code = Standing.model_validate(value["standing"]), value["exit_code"]
         self.exit_code = code
@@ -105,16 +157,8 @@ class RemoteSession:
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error
         self._rested.set()
+        self._moved.set()
         self._over.set()
-
-    async def _send(self, command: Command) -> None:
-        path = f"/sessions/{self.session}/commands"
-        await asyncio.to_thread(self.daemon.insist, "POST", path, command.model_dump(mode="json"))
-
-    def _start(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 async def show(session: RemoteSession, answer: Answer | None) -> int:

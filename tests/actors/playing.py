@@ -18,13 +18,16 @@ from actors.local import Go, Run, merge_session, run_new, run_resumed
 from actors.sessions import Options
 from agent.apply import fold_events
 from agent.models.client import Delta
+from agent.models.requests import build_request
+from agent.models.script_player import DIALECTS
+from agent.models.wires import WIRES
 from agent.standing import Standing
 from agent.state import State
 from configs.settings import Environment, Settings
 from eventlog.effects import CallModel, RunTool
 from eventlog.events import Body, EffectFinished, EffectStarted, Event
 from eventlog.ids import SessionId
-from eventlog.messages import AssistantMessage, ToolMessage
+from eventlog.messages import AssistantMessage, ToolMessage, UserMessage
 from eventlog.opening import read_log
 from eventlog.outcomes import Merged, Outcome, Refused, WorktreeReady
 from eventlog.seams import SystemClock
@@ -249,7 +252,8 @@ def ends(call_id: str) -> Callable[[Body], bool]:
 
 
 def check_conversation(state: State) -> None:
-    """Every provider takes it: each call has exactly one result, straight after its reply, in its order."""
+    """Every provider takes it: each call has exactly one result, straight after its reply, in its order; and what is
+    asked next is valid in every protocol, whichever it was held in."""
     messages = list(state.messages)
     for index, message in enumerate(messages):
         if isinstance(message, AssistantMessage):
@@ -258,6 +262,12 @@ def check_conversation(state: State) -> None:
             assert [m.call_id for m in after if isinstance(m, ToolMessage)] == wanted
     results = [message.call_id for message in messages if isinstance(message, ToolMessage)]
     assert len(results) == len(set(results))
+    assert state.context is not None
+    if isinstance(messages[-1], AssistantMessage):
+        messages.append(UserMessage(text="Go on."))
+    for protocol, dialect in DIALECTS.items():
+        context = state.context.model_copy(update={"builder": WIRES[protocol].builder, "parameters": "{}"})
+        dialect.read(json.loads(build_request(context, messages, None)))
 
 
 def check_replay(events: Sequence[Event]) -> Verified:

@@ -22,7 +22,6 @@ from actors.head import (
     HeadError,
     HeadFiles,
     HeadSize,
-    find_head,
     head_command,
     head_environment,
     marked,
@@ -193,20 +192,6 @@ def test_files_of_a_hostile_folder_are_imported_by_none_of_our_processes(tmp_pat
     assert seen["nice"] == os.nice(0)
 
 
-async def test_a_later_supervisor_finds_the_head_of_one_that_died_and_can_end_it() -> None:
-    with short_folder() as files:
-        address = start_and_leave(files, os.environ, ROOT)
-        found = await find_head(files)
-        assert found is not None and found.address == address
-        raylet = named(found, "raylet")
-        os.kill(raylet, signal.SIGKILL)
-        assert await asyncio.wait_for(found.died(), 5) == f"Ray's raylet (process {raylet}) ended."
-        assert await find_head(files) is None
-        everyone = found.pids
-        await found.stop()
-        assert everyone and not any(tree.is_alive(pid) for pid in everyone)
-
-
 async def test_a_new_head_ends_what_an_earlier_one_left_in_its_folder() -> None:
     with short_folder() as files:
         start_and_leave(files, os.environ, ROOT)
@@ -218,10 +203,6 @@ async def test_a_new_head_ends_what_an_earlier_one_left_in_its_folder() -> None:
             await head.wait_ready()
         finally:
             await head.stop()
-
-
-async def test_no_head_is_found_where_there_is_none(tmp_path: Path) -> None:
-    assert await find_head(HeadFiles(tmp_path)) is None
 
 
 async def test_a_start_that_fails_says_why_and_leaves_nothing() -> None:

@@ -10,16 +10,16 @@ import pytest
 from agent.decide import Ask, Plan, Reject, Start
 from agent.models.requests import RequestCache, build_request
 from agent.permissions.rules import parse_rules
-from agent.planning import Surroundings, ToolPlanner, reserve
+from agent.planning import BUDGETED_OUTPUT_TOKENS, Surroundings, ToolPlanner, reserve
 from agent.prompt import build_system
 from agent.results import text_for_model
 from agent.state import PendingCall, State
-from eventlog.effects import RunTool
+from eventlog.effects import CallModel, RunTool
 from eventlog.ids import MAIN, CallId, Commit, Digest
 from eventlog.messages import ToolCall
 from eventlog.outcomes import Cancelled, Conflicted, OutcomeUnknown, ToolFailed, ToolSucceeded, WorktreeReady
 from eventlog.seams import FixedClock
-from tests.agent.core_bodies import BASE, CONTEXT, finished, fold_bodies, mode, said, started, tool
+from tests.agent.core_bodies import BASE, CONTEXT, finished, fold_bodies, limits, mode, said, started, tool
 from tests.agent.core_bodies import MAKE as MAKE_WORKTREE
 
 
@@ -217,8 +217,53 @@ def test_a_request_is_announced_with_its_hash_and_what_it_may_cost(tmp_path: Pat
     call = room.planner.plan_model(fold_bodies([priced], state), CallId("c1"))
     body = build_request(priced, state.messages, 1000)
     assert (call.request_hash, call.request_bytes) == (hashlib.sha256(body).hexdigest(), len(body))
-    assert call.reserved_usd == reserve(priced, len(body)) == pytest.approx((len(body) / 4 * 2 + 10_000) / 1e6)
-    assert reserve(CONTEXT, 10**6) == 0.0, "no price is known, so a budget is refused before"
+    assert call.reserved_usd == reserve(priced, len(body), 1000) == pytest.approx((len(body) / 4 * 2 + 10_000) / 1e6)
+    assert reserve(CONTEXT, 10**6, 1000) == 0.0, "no price is known, so a budget is refused before"
+    dearer = priced.model_copy(update={"cache_write_usd": 2.5})
+    assert reserve(dearer, 4000, 1000) == pytest.approx((1000 * 2.5 + 10_000) / 1e6), "all may go into the cache"
+
+
+BOUNDS = {"chat/1": "max_tokens", "responses/1": "max_output_tokens", "messages/1": "max_tokens"}
+"""Where the body of a format says how long a reply may be."""
+OWN = {"chat/1": '{"max_tokens":%d}', "responses/1": '{"max_output":%d}', "messages/1": '{"max_output":%d}'}
+"""Parameters of a model that writes so much and no more."""
+
+
+def planned_call(
+    folder: Path, builder: str, own: int | None, token_bound: int | None, budget: float | None
+) -> tuple[CallModel, int | None]:
+    """The intent, and the bound that its body carries."""
+    room = Room(folder)
+    context = CONTEXT.model_copy(update={
+        "builder": builder, "parameters": OWN[builder] % own if own else "{}", "token_bound": token_bound,
+        "input_usd": 2.0, "cached_usd": 1.0, "output_usd": 10.0,
+    })  # fmt: skip
+    state = fold_bodies([context, *([limits(max_budget_usd=budget)] if budget else [])], room.state())
+    call = room.planner.plan_model(state, CallId("c1"))
+    body = build_request(context, state.messages, call.max_output_tokens)
+    assert (call.request_hash, call.request_bytes) == (hashlib.sha256(body).hexdigest(), len(body))
+    return call, json.loads(body).get(BOUNDS[builder])
+
+
+@pytest.mark.parametrize("budget", [None, 9.0])
+@pytest.mark.parametrize("token_bound", [None, 1000])
+@pytest.mark.parametrize("own", [None, 500, 64_000])
+@pytest.mark.parametrize("builder", BOUNDS)
+def test_what_is_set_aside_is_what_the_body_lets_the_model_write(
+    builder: str, own: int | None, token_bound: int | None, budget: float | None, tmp_path: Path
+) -> None:
+    call, asked = planned_call(tmp_path, builder, own, token_bound, budget)
+    written = BUDGETED_OUTPUT_TOKENS if asked is None else asked
+    assert call.reserved_usd == pytest.approx((call.request_bytes / 4 * 2 + written * 10) / 1e6)
+    wanted = token_bound or (BUDGETED_OUTPUT_TOKENS if budget else None)
+    without = 32_000 if builder == "messages/1" else None
+    assert asked == min((bound for bound in (wanted, own) if bound), default=without)
+
+
+@pytest.mark.parametrize("builder", BOUNDS)
+def test_a_budget_that_is_set_later_bounds_each_reply_too(builder: str, tmp_path: Path) -> None:
+    call, asked = planned_call(tmp_path, builder, own=None, token_bound=None, budget=9.0)
+    assert call.max_output_tokens == asked == BUDGETED_OUTPUT_TOKENS
 
 
 def test_the_system_prompt_is_the_same_for_the_same_inputs_and_holds_each() -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
+from agent.apply import fold_events
 from eventlog.events import EffectFinished, EffectStarted, Event
 from eventlog.opening import read_log
 from eventlog.outcomes import OutcomeUnknown, ToolFailed
 from processes.tree import descendants, is_alive, pids, read
+from tests.actors.playing import check_conversation
 from worktrees.sample import make_repository
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,10 +101,12 @@ class Arena:
 
     def go_on(self, *, crash_at: str = "", trace: Path | None = None, last: bool = False) -> "subprocess.Popen[bytes]":
         """Begin the session, or take it up where there is one. `last`: nothing will be killed any more."""
+        merge = ("--merge",) if last else ()
         if self.session_folder() is None:
-            return self.start("exec", "Do it.", "-m", "openai/test", *self.options, crash_at=crash_at, trace=trace)
+            begin = ("exec", "Do it.", "-m", "openai/test")
+            return self.start(*begin, *self.options, *merge, crash_at=crash_at, trace=trace)
         options = tuple(option for option in self.options if option.startswith("--dangerously"))
-        return self.start("resume", "--last", *options, *(("--merge",) if last else ()), crash_at=crash_at, trace=trace)
+        return self.start("resume", "--last", *options, *merge, crash_at=crash_at, trace=trace)
 
     def session_folder(self) -> Path | None:
         """The one session that got as far as its first event."""
@@ -200,7 +204,8 @@ def kill_at_random(arena: Arena, random: Random, kills: int, kinds: Sequence[Kin
 
 
 def check_log(events: Sequence[Event]) -> None:
-    """No gap, every outcome after its one intent, exactly one outcome for each attempt."""
+    """No gap, every outcome after its one intent, exactly one outcome for each attempt, and a conversation that every
+    provider takes."""
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     started: set[tuple[str, int]] = set()
     finished: set[tuple[str, int]] = set()
@@ -216,6 +221,7 @@ def check_log(events: Sequence[Event]) -> None:
             case _:
                 pass
     assert started == finished
+    check_conversation(fold_events(events))
 
 
 def unknown_calls(events: Sequence[Event]) -> list[str]:

@@ -3,11 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from cli_program import EDIT, WORK, Place, serving, shell
+from cli_program import EDIT, PROGRAM, WORK, Place, serving, shell
+from installing import install
 
 ODD = (
     "with space.txt",
@@ -185,13 +185,13 @@ def test_modules_of_the_repository_are_not_imported(place: Place, folder: str) -
         (place.repository / folder / f"{name}.py").write_text(trap)
     place.git("add", "-A")
     place.git("commit", "-qm", "Traps")
-    command = place.repository / folder
-    program = Path(sys.executable).parent / "thalia"
+    # Also where the environment leads there: `.` and nothing are the folder in which the command is typed.
+    steered = {**place.env, "PYTHONPATH": f".::{place.repository / folder}", "PYTHONSTARTUP": "cli.py"}
     with serving(*WORK) as server:
         place.use(server)
-        for start in ([str(program)], [sys.executable, "-I", "-m", "cli"]):
-            arguments = ["exec", "Do it.", "-m", "openai/test", "--output-format", "json"]
-            done = subprocess.run([*start, *arguments], cwd=command, env=place.env, capture_output=True, check=False)
-            assert done.returncode == 0, done
-            assert json.loads(done.stdout)["state"] == "done"
+        for program in ((str(install(place.folder / "environment")),), PROGRAM):
+            words = ("exec", "Do it.", "-m", "openai/test", "--output-format", "json")
+            done = place.run(*words, program=program, cwd=place.repository / folder, env=steered)
+            assert done.code == 0, done
+            assert json.loads(done.out)["state"] == "done"
     assert not canary.exists()

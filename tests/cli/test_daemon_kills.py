@@ -48,6 +48,25 @@ def test_a_session_goes_on_when_this_dies_in_the_middle_of_a_command(fresh: Mach
     check_whole(fresh, [event["seq"] for event in events])
 
 
+@pytest.mark.parametrize("part", ["host", "gateway", "raylet", "gcs"])
+def test_a_session_that_nobody_watches_goes_on_by_itself(fresh: Machine, part: str) -> None:
+    fresh.run("exec", "count", "-m", fresh.script(*TURNS), "--detach")
+    fresh.wait_started("sleep 1.5")
+    fresh.kill(part)
+    fresh.wait_over()
+    check_whole(fresh, [event.seq for event in fresh.events()])
+
+
+@pytest.mark.parametrize("part", ["supervisor", "all"])
+def test_the_next_daemon_takes_up_what_the_one_before_left(fresh: Machine, part: str) -> None:
+    fresh.run("exec", "count", "-m", fresh.script(*TURNS), "--detach")
+    fresh.wait_started("sleep 1.5")
+    fresh.kill(part)
+    assert fresh.run("up").code == 0
+    fresh.wait_over()
+    check_whole(fresh, [event.seq for event in fresh.events()])
+
+
 def check_whole(fresh: Machine, shown: list[int]) -> None:
     events = fresh.events()
     assert shown == [event.seq for event in events] == list(range(1, len(events) + 1))

@@ -57,6 +57,20 @@ def test_another_address_is_asked_in_what_all_speak_there_unless_the_protocol_is
     assert pick("openai/m", elsewhere, named).protocol == "responses"
 
 
+def test_a_server_whose_models_do_not_reason_is_asked_for_no_reasoning(tmp_path: Path) -> None:
+    own = settings(tmp_path, "[providers.openai]\nreasons = false")
+    chosen = pick("openai/gpt-5", environment(OPENAI_API_KEY="k"), own)
+    assert (chosen.protocol, chosen.parameters({})) == ("responses", {"include": None})
+
+
+def test_a_price_of_ones_own_says_what_the_cache_takes_for_it_or_nothing(tmp_path: Path) -> None:
+    text = '[prices."%s"]\ninput = 2.0\noutput = 9.0\n'
+    name, keyed = "anthropic/claude-opus-4-5", environment(ANTHROPIC_API_KEY="k")
+    assert pick(name, keyed, settings(tmp_path, text % name)).prices.cache_write_usd is None, "as any input"
+    dearer = settings(tmp_path, text % name + "cache_write = 2.5\n")
+    assert pick(name, keyed, dearer).prices.cache_write_usd == 2.5
+
+
 def test_an_address_in_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     own = settings(tmp_path, '[providers.ollama]\nbase_url = "http://127.0.0.1:1/v1"')
     assert pick("ollama/m", environment(), own).base_url == "http://127.0.0.1:1/v1"

@@ -13,7 +13,16 @@ from eventlog.blobs import BlobStore
 from eventlog.clean import prepare
 from eventlog.codec import BLOB_THRESHOLD, Undecodable, decode, decode_body, encode_body, encode_payload, move_to_blobs
 from eventlog.errors import BlobMissing
-from eventlog.events import Body, Draft, EffectFinished, EffectStarted, UserSaid
+from eventlog.events import (
+    Body,
+    ContextSet,
+    Draft,
+    EffectFinished,
+    EffectStarted,
+    FallbackSet,
+    ModelRoute,
+    UserSaid,
+)
 from eventlog.ids import CallId, CommandId, Digest, SessionId
 from eventlog.messages import AssistantMessage, OpaquePart, TextPart, ToolCall, Usage
 from eventlog.outcomes import ModelReplied, ToolSucceeded
@@ -63,6 +72,24 @@ def test_every_outcome_comes_back_as_it_was(kind: type[BaseModel], data: st.Data
 def test_each_kind_has_a_name_of_its_own() -> None:
     kinds = [kind.model_fields["kind"].default for kind in (*BODIES, *EFFECTS, *OUTCOMES)]
     assert len(set(kinds)) == len(kinds)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"kind":"context_set","builder":"chat/1","model":"p/m","wire_model":"m","system":"s","tools":"[]",'
+        '"parameters":"{}","window":9,"input_usd":1.0,"cached_usd":0.1,"output_usd":2.0,"token_bound":null,'
+        '"snapshots":true,"setup":"","warning":"","instead_of":null}',
+        '{"kind":"fallback_set","route":{"builder":"chat/1","model":"p/m","wire_model":"m","parameters":"{}",'
+        '"window":9,"input_usd":1.0,"cached_usd":0.1,"output_usd":2.0,"warning":""}}',
+    ],
+)
+def test_a_context_that_was_written_before_writes_to_a_cache_had_a_price_is_read(body: str) -> None:
+    payload = encode_payload(Draft(body=said("")), body.encode(), SessionId("s"), 1, ())
+    read = decode(7, 8, payload, no_blob).body
+    priced = read.route if isinstance(read, FallbackSet) else read
+    assert isinstance(priced, ContextSet | ModelRoute)
+    assert (priced.output_usd, priced.cache_write_usd) == (2.0, None)
 
 
 def test_the_envelope_comes_back_too() -> None:

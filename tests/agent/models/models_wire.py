@@ -54,6 +54,8 @@ def stream(body: bytes, **more: Any) -> Answer:
 async def raw_server(answers: Sequence[Answer]) -> AsyncIterator["Played"]:
     """Each request gets the next answer; the last one is repeated."""
     played = Played()
+    # The loop knows of tasks and open connections only weakly: what waits for nothing else would be collected.
+    talks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         played.connections += 1
@@ -73,17 +75,20 @@ async def raw_server(answers: Sequence[Answer]) -> AsyncIterator["Played"]:
             writer.close()
             played.closed.set()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks[asyncio.create_task(serve(reader, writer))] = writer
+
+    server = await asyncio.start_server(begin, "127.0.0.1", 0)
     played.port = server.sockets[0].getsockname()[1]
-    before = asyncio.all_tasks()
     try:
         yield played
     finally:
         server.close()
-        left = [task for task in asyncio.all_tasks() - before if "serve" in repr(task.get_coro())]
-        for task in left:
+        for task in talks:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*talks, return_exceptions=True)
+        for writer in talks.values():
+            writer.close()
         await server.wait_closed()
 
 

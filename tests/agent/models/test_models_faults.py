@@ -82,6 +82,28 @@ def test_a_refused_key_names_the_setting_to_check() -> None:
     assert "check MY_KEY" in fault_of_response(401, {}, b"", "MY_KEY").text
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"error":{"message":"Encrypted content is not supported with this model.","type":"invalid_request_error"}}',
+        b'{"error":{"message":"Not supported.","type":"invalid_request_error","param":"include"}}',
+        b'{"error":{"message":"Unknown value: reasoning.encrypted_content","param":null}}',
+        b'{"detail":[{"type":"literal_error","loc":["body","include",0],"msg":"Input should be file_search"}]}',
+    ],
+)
+def test_a_server_that_gives_no_encrypted_reasoning_is_told_apart_with_what_to_set(body: bytes) -> None:
+    fault = fault_of_response(400, {}, body)
+    assert (fault.kind, fault.retry) == ("refused", False)
+    assert "set reasons = false for its [providers.NAME] in your settings" in fault.text
+    assert "\n" not in fault.text
+
+
+@pytest.mark.parametrize("said", ["Tools must not include files.", "The encrypted content gAAA could not be verified."])
+def test_no_other_refusal_speaks_of_that_setting(said: str) -> None:
+    text = fault_of_response(400, {}, b'{"error":{"message":"%s","param":"input"}}' % said.encode()).text
+    assert text == f"The model server refused the request (400): {said} (input)"
+
+
 def test_a_web_page_is_never_shown() -> None:
     assert fault_of_response(502, {}, b"<html>...</html>").text == "The model server failed (502): a page in HTML"
 

@@ -79,7 +79,7 @@ def test_our_tools_go_out_in_the_providers_shape_and_theirs_as_they_are() -> Non
 )
 def test_the_bound_that_the_protocol_wants_is_always_there(parameters: str, bound: int | None, sent: int) -> None:
     made = body(where=context(parameters), bound=bound)
-    assert made["max_tokens"] == sent
+    assert made["max_tokens"] == sent == MESSAGES.bound(context(parameters), bound)
     assert "max_output" not in made
 
 

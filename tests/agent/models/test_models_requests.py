@@ -154,6 +154,7 @@ TALK: tuple[Message, ...] = (
     [
         ("chat/1", "03f7eed5bdb426884a047f15da1685010849de4fa962fadf361481fd1eaa7c5a"),
         ("responses/1", "ba8aa8521103b3dd80ae1140578a1075e33a967f3041b8d8cab8305eef84f228"),
+        ("messages/1", "e9349118f0005ee6790509d4767ac97d0eac2eb330d53d7d032fbb94564fbc50"),
     ],
 )
 def test_the_bytes_of_a_format_never_change(builder: str, digest: str) -> None:

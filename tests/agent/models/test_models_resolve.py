@@ -1,5 +1,6 @@
 """From a name to an address, a key's name and a profile; and the table that ships."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,10 +12,13 @@ from pydantic import SecretStr, ValidationError
 from agent.models.client import Prices, ignore_delta
 from agent.models.discovery import Found
 from agent.models.http import HttpModel
+from agent.models.requests import build_request
 from agent.models.resolve import NoModel, Target, choose, open_client
 from agent.models.script import Script, Turn
 from agent.models.scripted import ScriptedModel
+from agent.models.wires import WIRES
 from configs.models import DEFAULT_WINDOW, KnownModel, known_models, load_models, lookup
+from eventlog.events import ContextSet
 from eventlog.outcomes import ModelReplied
 
 
@@ -161,6 +165,34 @@ def test_a_model_that_finds_no_end_is_given_one(tmp_path: Path) -> None:
     assert isinstance(small, Target)
     assert small.parameters({}) == {"max_tokens": 512, "max_tokens_name": "max_tokens"}
     assert replace(small, protocol="messages").parameters({}) == {"max_output": 512}
+    assert replace(small, protocol="responses").parameters({}) == {"max_output": 512}
+    assert replace(small, protocol="responses").parameters({"max_output": 9}) == {"max_output": 9}, "who chose one"
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "gpt-4.1-mini-2025-04-14", "chatgpt-4o-latest", "gpt-5-chat-latest"])
+def test_a_model_that_does_not_reason_is_asked_for_no_reasoning(model: str) -> None:
+    chosen = target(f"openai/{model}", OPENAI_API_KEY="k")
+    assert chosen.parameters({}) == {"include": None}
+    assert b"include" not in request_of(chosen)
+    assert replace(chosen, protocol="chat").parameters({}) == {"max_tokens_name": "max_completion_tokens"}
+    assert b'"include":["reasoning.encrypted_content"]' in request_of(target("openai/gpt-5", OPENAI_API_KEY="k"))
+
+
+def request_of(chosen: Target) -> bytes:
+    context = ContextSet(
+        builder=WIRES[chosen.protocol].builder, model=chosen.model, wire_model=chosen.wire_model, system="", tools="",
+        parameters=json.dumps(chosen.parameters({})), window=1,
+    )  # fmt: skip
+    return build_request(context, [], None)
+
+
+def test_what_anthropic_puts_into_its_cache_costs_a_quarter_more_than_other_input() -> None:
+    known = {name: model for name, model in load_models().models.items() if "anthropic/" in name}
+    assert len(known) >= 6
+    for model in known.values():
+        assert model.input_usd is not None and model.cache_write_usd == pytest.approx(1.25 * model.input_usd)
+    chosen = target("anthropic/claude-sonnet-4-5-20250929", ANTHROPIC_API_KEY="k")
+    assert chosen.prices == Prices(3.0, 0.3, 15.0, 3.75)
 
 
 def test_a_dated_name_stands_for_the_name_and_a_longer_one_does_not() -> None:
@@ -179,6 +211,8 @@ def test_every_model_of_the_table_has_a_provider_and_a_window() -> None:
 def test_half_a_price_is_no_price() -> None:
     with pytest.raises(ValidationError, match="a price needs"):
         KnownModel(input_usd=1.0, output_usd=2.0, as_of="2026-01", source="somewhere")
+    with pytest.raises(ValidationError, match="a price needs"):
+        KnownModel(cache_write_usd=1.0)
 
 
 async def test_a_scripted_target_opens_a_scripted_model(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from models_folds import conversations, is_object
 
 from agent.models.requests import RESPONSES_1, RequestCache, build_request
-from agent.models.responses_format import cache_key
+from agent.models.responses_format import RESPONSES, cache_key
 from agent.models.responses_stream import ResponsesStream
 from agent.models.verdicts import Finished
 from eventlog.events import ContextSet
@@ -76,6 +76,24 @@ def test_a_whole_request_has_its_fields_in_the_order_of_the_builder_and_its_inpu
         b'"strict":false,"name":"read","description":"Reads.","parameters":{"type":"object"}}],'
         b'"input":[{"role":"user","content":"hello"}]}'
     )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "bound", "sent"),
+    [
+        ("{}", None, None),
+        ('{"max_output":64000}', None, 64_000),
+        ('{"max_output":64000,"max_output_tokens":100}', None, 100),
+        ('{"max_output":64000,"max_output_tokens":100}', 70, 70),
+        ('{"max_output":"many","max_output_tokens":true}', None, None),
+    ],
+)
+def test_the_bound_is_the_one_given_else_the_one_among_the_parameters(
+    parameters: str, bound: int | None, sent: int | None
+) -> None:
+    made = json.loads(build_request(context(parameters), [UserMessage(text="a")], bound))
+    assert made.get("max_output_tokens") == sent == RESPONSES.bound(context(parameters), bound)
+    assert "max_output" not in made
 
 
 def test_a_request_without_system_tools_and_bound_leaves_them_out_here_too() -> None:
