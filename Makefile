@@ -6,7 +6,7 @@ WORKERS ?= 2
 KILLS ?= 200
 SEED ?= 1
 
-.PHONY: demo test lint check unit crash bench clean
+.PHONY: demo test lint check unit daemon-tests crash bench clean
 
 demo: .venv/base
 	$(BIN)/thalia demo
@@ -20,6 +20,10 @@ lint: .venv/dev
 
 unit: .venv/dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests
+
+# All tests of the command line, each through a daemon of its own; `make test` runs a part of them both ways.
+daemon-tests: .venv/dev
+	THALIA_TEST_DAEMON=on $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/cli
 
 # All crash points, KILLS random kills and a tenth as many of parts of a daemon; `make test` runs a seeded part.
 crash: .venv/dev

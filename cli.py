@@ -48,7 +48,7 @@ from frontends.commands.options import (
     split_name,
 )
 from frontends.commands.reading import hosted_events
-from frontends.commands.running import find_daemon, find_name, make_request, run_request
+from frontends.commands.running import find_daemon, find_name, make_request, run_request, writing
 
 if TYPE_CHECKING:
     from actors.building import Parts
@@ -171,7 +171,9 @@ def rewind(session: Annotated[str, typer.Argument(help="ID@SEQ: the event to go 
     if seq is None:
         raise Stop(2, "Name the event to go back to, ID@SEQ; `thalia log ID` shows them.")
     parts = _parts()
-    saved = branching.rewind(parts, resolve_session(parts, name, False), seq)
+    found = resolve_session(parts, name, False)
+    with writing(found):
+        saved = branching.rewind(parts, found, seq)
     print(f"back at event {seq}; the files as they were are kept as commit {saved}")
 
 
@@ -250,7 +252,8 @@ def merge(session: SessionName = None, last: Last = False) -> None:
 
     parts = _parts()
     name = resolve_session(parts, session, last or session is None)
-    done = local.merge_session(parts, name, Options(folder=Path(), mode="ask", sandbox="off"))
+    with writing(name):
+        done = local.merge_session(parts, name, Options(folder=Path(), mode="ask", sandbox="off"))
     print("\n".join(merge_lines(done)))
     raise typer.Exit(10 if isinstance(done, Refused) else 0)
 

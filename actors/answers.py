@@ -10,7 +10,8 @@
   POST /sessions/ID/commands          a command (eventlog.events.Command); answered once it is in the log
   POST /sessions/ID/stop              interrupt, and wait until the session is over; one that does not end is cut off
   POST /sql                           {"query": …} over all sessions
-  POST /down                          stop all sessions and end the daemon
+  POST /down                          stop all sessions and end the daemon; {"idle": PID}: only the gateway of this
+                                      pid, and only if it hosts nothing
 
 A refusal is {"kinds": [names of the error's classes], "text": one sentence}, with status 4xx or 5xx."""
 
@@ -287,6 +288,9 @@ class Answers:
         return out
 
     async def down(self, request: Request) -> Response:
+        idle = orjson.loads(await request.body() or b"{}").get("idle")
+        if idle is not None and (idle != os.getpid() or self._desk.entries):
+            raise Refused(409, "NotIdle", "The daemon is in use.")
         names = sorted(self._desk.entries)
         await asyncio.gather(*(self._stop(entry) for entry in list(self._desk.entries.values())))
         await asyncio.to_thread(abandon, self._place)

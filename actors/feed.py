@@ -48,6 +48,8 @@ class Feed:
         self._timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._followers = 0
+        self.watched = asyncio.Event()
+        """Set once somebody has followed."""
         self.ended = False
 
     def add_event(self, event: Event) -> None:
@@ -80,6 +82,7 @@ class Feed:
     def follow(self, after: int) -> "Follower":
         """To be closed. `after` is the seq of an event, or 0."""
         self._followers += 1
+        self.watched.set()
         return Follower(self, after)
 
     def leave(self) -> None:

@@ -26,6 +26,8 @@ NAMESPACE = "thalia"
 MARK_VARIABLE = "THALIA_HEAD"
 START_S = 30.0
 """How long Ray may take to start; 1.2 s are usual, and many times that on a machine that is busy."""
+_LOOK_S = 1.0
+"""Between looks at whether what was started still lives."""
 FOLDER_BYTES = 41
 """Of 107 that a Unix socket's path may have, Ray's own names below the folder take 66."""
 OBJECT_STORE_BYTES = 75 * 1024 * 1024
@@ -318,8 +320,14 @@ async def _appears(
     files: HeadFiles, process: subprocess.Popen[bytes] | None, look: Callable[[], Found | None]
 ) -> Found:
     """What `look` sees at last. Raises HeadError where Ray ended, or took START_S."""
-    give_up = time.monotonic() + START_S
+    began = time.monotonic()
+    give_up, next_look = began + START_S, began + _LOOK_S
     while (found := look()) is None:
+        if time.monotonic() > next_look:
+            next_look = time.monotonic() + _LOOK_S
+            # The start command would wait half a minute for one that died at once.
+            if (part := _dead_part(files)) is not None:
+                raise HeadError(f"Ray's {part} ended while it started; see whether the machine limits processes.")
         if process is not None and process.poll() is not None:
             raise HeadError(f"Ray ended while it started: {_last_line(files)}")
         if time.monotonic() > give_up:
@@ -328,6 +336,17 @@ async def _appears(
             )
         await asyncio.sleep(0.01)
     return found
+
+
+def _dead_part(files: HeadFiles) -> str | None:
+    """A part whose output began more than a look ago, and that runs no more."""
+    alive = [_name(pid) for pid in marked(_read_mark(files) or "-")]
+    for output in files.ray.glob("session_latest/logs/*.err"):
+        said = output.stat()
+        old = said.st_size > 0 and time.time() - said.st_mtime > _LOOK_S
+        if old and output.stem in {"gcs_server", "raylet"}.difference(alive):
+            return output.stem
+    return None
 
 
 def _last_line(files: HeadFiles) -> str:

@@ -13,20 +13,23 @@ from pydantic import TypeAdapter
 from actors.building import CannotStart, Parts
 from actors.coordinator import Coordinator
 from actors.door import Door
-from actors.local import Go, Run, drive_session
+from actors.local import Go, Run, Unreachable, drive_session
 from actors.sessions import Options, Ready, prepare_new, prepare_resumed
+from agent.apply import fold_events
 from agent.models.client import Delta, ModelError
 from agent.standing import Standing
-from configs.places import DaemonPlace, append_line
+from configs.places import DaemonPlace, append_line, decode_variables, to_letters
 from configs.settings import Environment, SettingsError, load_settings
-from eventlog.errors import LogError
+from eventlog.errors import LogError, system_refusal
 from eventlog.events import Event, UserSaid
 from eventlog.ids import CommandId, SessionId
-from eventlog.opening import has_begun
+from eventlog.opening import has_begun, read_log
 from eventlog.seams import SystemClock
 from eventlog.store import DuckLog
 from processes.commands import ProcessError
 from worktrees.git import GitError
+
+_COMES_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class RunRequest:
             "the model": options.model or options.fallback,
             "the permission mode": options.mode or options.sandbox,
             "the limits": options.max_turns or options.max_budget_usd,
+            "the merge": self.merge or None,
         }
         return " and ".join(name for name, value in chosen.items() if value is not None)
 
@@ -74,10 +78,11 @@ class Told:
         return
 
     def say(self, line: str) -> None:
-        self._door.publish({"said": line})
+        self._door.publish({"said": _valid(line)})
 
     def finish(self, standing: Standing, exit_code: int, files: tuple[str, ...]) -> None:
-        told = {"standing": standing.model_dump(mode="json"), "exit_code": exit_code, "files": files}
+        names = [to_letters(name) for name in files]
+        told = {"standing": standing.model_dump(mode="json"), "exit_code": exit_code, "files": names}
         self._door.publish({"finished": told})
 
 
@@ -98,9 +103,16 @@ def refusal_of(error: Exception, log: Path) -> dict[str, object]:
     the place is written to `log`, and no words: they may hold secrets."""
     kinds = [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, Exception)]
     if isinstance(error, (CannotStart, LogError, GitError, SettingsError, ModelError, ProcessError)):
-        return {"kinds": kinds, "text": str(error)}
+        return {"kinds": kinds, "text": _valid(str(error))}
+    if isinstance(error, OSError) and error.strerror:
+        return {"kinds": kinds, "text": _valid(system_refusal(error))}
     append_line(log, f"{kinds[0]}\n{''.join(traceback.format_tb(error.__traceback__))}")
     return {"kinds": kinds, "text": ""}
+
+
+def _valid(text: str) -> str:
+    """It may name a file whose name is no text."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Hosted:
@@ -113,16 +125,20 @@ class Hosted:
         self.request = request
         self.over = asyncio.Event()
         self._place = place
-        environment = Environment(variables, place.state_folder, request.config_file)
+        environment = Environment(decode_variables(variables), place.state_folder, request.config_file)
         self._parts = Parts(environment, load_settings(environment), SystemClock(), self._on_delta)
         self._door: Door | None = None
         self._log: DuckLog | None = None
+        self._idle = False
+        """Whether there is nothing to go on with: who attached is only shown how it ended."""
 
     async def start(self) -> None:
         """Raises CannotStart, LogError, GitError, SettingsError: one sentence each."""
         ready = await asyncio.to_thread(self._prepare)
         coordinator = ready.coordinator
-        self.head = coordinator.opened.log.head.seq
+        lost = coordinator.opened.lost
+        # What was lost is told again, as an event of this run.
+        self.head = coordinator.opened.log.head.seq if lost is None else lost.last
         door = Door(coordinator, self._place.door(self.request.session))
         try:
             await door.open()
@@ -147,7 +163,10 @@ class Hosted:
         folder = parts.environment.sessions / request.session
         if request.kind == "new" and not has_begun(folder):
             return prepare_new(parts, request.session, options, request.prompt or "")
-        return prepare_resumed(parts, request.session, options, request.prompt)
+        if request.kind == "attached":
+            state = fold_events(read_log(folder))
+            self._idle = not state.active and not state.open
+        return prepare_resumed(parts, request.session, options, request.prompt, Unreachable() if self._idle else None)
 
     async def _run(self, ready: Ready, door: Door) -> None:
         run = Run(Told(door), lambda coordinator, go: self._drive(coordinator, go, door), self.request.merge)
@@ -174,7 +193,13 @@ class Hosted:
     async def _drive(self, coordinator: Coordinator, go: Go, door: Door) -> None:
         """Until nothing moves and nobody is expected to answer."""
         door.publish({"standing": coordinator.standing.model_dump(mode="json")})
-        await go()
+        if not self._idle:
+            await go()
+        else:
+            # Over at once, nobody would see it; whoever asked is about to come.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_COMES_S):
+                    await door.feed.watched.wait()
         while True:
             door.publish({"rested": coordinator.standing.model_dump(mode="json")})
             if not (coordinator.standing.asks and coordinator.standing.attended):

@@ -93,6 +93,25 @@ def daemon_environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name in _PASSED or name.startswith(_PASSED_BEGINNINGS)}
 
 
+def encode_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """As JSON can carry them."""
+    return {to_letters(name): to_letters(value) for name, value in variables.items()}
+
+
+def decode_variables(encoded: Mapping[str, str]) -> dict[str, str]:
+    return {from_letters(name): from_letters(value) for name, value in encoded.items()}
+
+
+def to_letters(text: str) -> str:
+    """Of a name or variable that is no text, Python keeps bytes as halves of surrogate pairs, which no JSON holds: here
+    each byte becomes one letter of Latin-1."""
+    return os.fsencode(text).decode("latin-1")
+
+
+def from_letters(text: str) -> str:
+    return os.fsdecode(text.encode("latin-1"))
+
+
 def state_folder(variables: Mapping[str, str]) -> Path:
     import platformdirs
 

@@ -69,3 +69,9 @@ def reason(error: BaseException) -> str:
         return error.strerror
     text = str(error).strip()
     return text.splitlines()[0][:160] if text else type(error).__name__
+
+
+def system_refusal(error: OSError) -> str:
+    """One sentence for a person."""
+    where = f" ({error.filename})" if error.filename else ""
+    return f"The system refused: {error.strerror}{where}; nothing that was logged is lost."

@@ -11,12 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from configs.places import MARK, DaemonPlace, check_private, daemon_environment
+from configs.places import MARK, DaemonPlace, check_private, daemon_environment, encode_variables
+from configs.version import VERSION
+from processes.tree import is_alive
 
 START_S = 20.0
 """How long the daemon may take until it listens; 0.1 s are usual."""
+END_S = 20.0
+"""How long it may take to end by itself; what is left then is killed."""
+_TRIES = 3
+"""Starts that fail at once, before it is said that it does not start."""
 _PAUSE_S = 0.01
 _LET_IN_S = 1.0
 """A request that was lost after so long had been taken, and waited for its answer."""
@@ -34,6 +40,10 @@ class DaemonRefused(Exception):
 
 class DaemonUnreachable(Exception):
     """One sentence: nothing answers on the daemon's socket."""
+
+
+class StateFolderRefused(Exception):
+    """One sentence: nothing can be written there, so no session can be either."""
 
 
 class _Connection(http.client.HTTPConnection):
@@ -68,14 +78,20 @@ class Daemon:
         return True
 
     def start(self) -> None:
-        """Returns when it listens, whoever started it. Raises DaemonUnreachable, PlaceUnsafe."""
+        """Returns when it listens, whoever started it. Raises DaemonUnreachable, PlaceUnsafe, StateFolderRefused."""
         give_up = time.monotonic() + START_S
         process: subprocess.Popen[bytes] | None = None
+        failures = 0
         while not self.runs():
             # One that is just ending lets nobody in; the next attempt starts our own.
             if process is None or process.poll() is not None:
+                failures += process is not None and process.returncode != 0
+                if failures == _TRIES:
+                    raise DaemonUnreachable(f"The daemon does not start; see {self.place.log}.")
                 process = self._spawn()
             if time.monotonic() > give_up:
+                process.kill()
+                process.wait()
                 raise DaemonUnreachable(f"The daemon does not start; see {self.place.log}.")
             time.sleep(_PAUSE_S)
         if process is not None and self.find_supervisor() != process.pid:
@@ -90,9 +106,44 @@ class Daemon:
         except (OSError, ValueError):
             return None
 
-    def end_leftovers(self) -> None:
-        """Of a daemon whose supervisor is gone. Blocks until nothing is left."""
-        self._spawn("--end").wait()
+    def renew(self) -> None:
+        """A daemon of another version that hosts nothing is replaced by ours. Raises DaemonRefused, DaemonUnreachable,
+        StateFolderRefused."""
+        supervisor, found = self.find_supervisor(), self.ask("GET", "/status")
+        if found["version"] == VERSION:
+            return None
+        if not found["hosted"]:
+            try:
+                # Only that one, and only if it hosts nothing by then: others may be doing the same.
+                self.ask("POST", "/down", {"idle": found["pid"]})
+            except DaemonRefused:
+                return self.renew()
+            except DaemonUnreachable:
+                pass
+            self._wait_gone(supervisor)
+            return self.start()
+        many = f"{len(found['hosted'])} session{'s' if len(found['hosted']) > 1 else ''}"
+        text = (
+            f"The daemon is thalia {found['version']} and runs {many}, but this is thalia {VERSION}: "
+            "let them end or stop them with `thalia down`, then ask again."
+        )
+        raise DaemonRefused(409, ("OtherVersion",), text)
+
+    def end(self) -> list[str]:
+        """The sessions that were stopped. Blocks until nothing of the daemon is left."""
+        supervisor, stopped = self.find_supervisor(), []
+        with suppress(DaemonUnreachable):
+            stopped = self.ask("POST", "/down")["stopped"] if self.runs() else []
+        self._wait_gone(supervisor)
+        return stopped
+
+    def _wait_gone(self, supervisor: int | None) -> None:
+        give_up = time.monotonic() + END_S
+        while time.monotonic() < give_up and supervisor is not None and is_alive(supervisor):
+            time.sleep(_PAUSE_S)
+        if self.place.folder.exists():
+            # Its supervisor was killed, or is stuck.
+            self._spawn("--end").wait()
 
     def ask(self, method: str, path: str, value: object = None, limit_s: float | None = 60.0) -> dict[str, Any]:
         """Raises DaemonRefused, DaemonUnreachable."""
@@ -145,8 +196,7 @@ class Daemon:
 
     def _spawn(self, *options: str) -> "subprocess.Popen[bytes]":
         """Started with the variables on its standard input, since an environment can be read by others of this user."""
-        self.place.state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self.place.log.open("ab") as log:
+        with self._open_log() as log:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-m", "actors.daemon", str(self.place.state_folder), *options],
                 stdin=subprocess.PIPE,
@@ -158,9 +208,21 @@ class Daemon:
             )
         assert process.stdin is not None
         with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(dict(self.variables)).encode())
+            process.stdin.write(json.dumps(encode_variables(self.variables)).encode())
             process.stdin.close()
         return process
+
+    def _open_log(self) -> IO[bytes]:
+        """Raises StateFolderRefused."""
+        folder = self.place.state_folder
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return self.place.log.open("ab")
+        except OSError as error:
+            raise StateFolderRefused(
+                f"The state folder {folder} cannot be written ({error.strerror}); "
+                "free space or set THALIA_HOME to another folder."
+            ) from error
 
 
 class Stream:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from configs.places import encode_variables
 from frontends.client import Daemon, Stream, Take
 
 if TYPE_CHECKING:
@@ -44,8 +45,10 @@ def new_id() -> str:
 
 
 def begin(daemon: Daemon, wish: Wish) -> int:
-    """The seq of the last event before. Raises DaemonRefused, DaemonUnreachable."""
-    asked = {"request": wish.request, "variables": dict(daemon.variables)}
+    """The seq of the last event before. Raises DaemonRefused, DaemonUnreachable, StateFolderRefused."""
+    if wish.request["kind"] != "attached":
+        daemon.renew()
+    asked = {"request": wish.request, "variables": encode_variables(daemon.variables)}
     # A long log takes its time to be opened.
     return daemon.insist("POST", "/sessions", asked, limit_s=None)["head"]
 

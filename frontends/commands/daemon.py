@@ -7,12 +7,8 @@ import typer
 
 from frontends.commands.options import Last, Output, SessionName, Stop, is_attended
 from frontends.commands.running import find_daemon, find_name, make_request
-from processes.tree import is_alive
 
 daemon = typer.Typer(rich_markup_mode=None)
-_END_S = 20.0
-SHOWN_BEFORE = 30
-"""Events that `attach` shows of what was before, on a terminal."""
 
 
 @daemon.command()
@@ -20,6 +16,7 @@ def up() -> None:
     """Start the daemon, and wait until it can run sessions."""
     one = find_daemon()
     one.start()
+    one.renew()
     ray = one.ask("GET", "/status")["ray"]
     while ray["state"] == "starting":
         time.sleep(0.05)
@@ -32,21 +29,9 @@ def up() -> None:
 @daemon.command()
 def down() -> None:
     """Stop all sessions and end the daemon. Nothing of it is left running."""
-    from frontends.client import DaemonUnreachable
-
-    one, stopped = find_daemon(), []
-    ran, supervisor = one.runs(), one.find_supervisor()
-    if ran:
-        try:
-            stopped = one.ask("POST", "/down")["stopped"]
-        except DaemonUnreachable:
-            ran = one.place.folder.exists()
-        give_up = time.monotonic() + _END_S
-        while time.monotonic() < give_up and (one.place.folder.exists() or is_alive(supervisor or 0)):
-            time.sleep(0.02)
-    if one.place.folder.exists():
-        one.end_leftovers()
-    for session in stopped:
+    one = find_daemon()
+    ran = one.runs()
+    for session in one.end():
         print(f"stopped {session}; `thalia resume {session}` goes on")
     print("the daemon is down" if ran else "no daemon was running")
 
@@ -74,8 +59,7 @@ def attach(session: SessionName = None, last: Last = False, output: Output = "te
 
     name, attended = find_name(session, last), is_attended(output)
     request = make_request(name, "attached", {"attended": attended})
-    after = -SHOWN_BEFORE if output == "text" else 0
-    raise typer.Exit(run(find_daemon(), Wish(request, output, attended, after)))
+    raise typer.Exit(run(find_daemon(), Wish(request, output, attended)))
 
 
 @daemon.command()

@@ -1,11 +1,13 @@
 """What commands share: the daemon, requests to it, and this process where it cannot carry them out."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs.places import config_file, daemon_place, read_variables, state_folder, wants_daemon
+from eventlog.errors import LogBusy
 from frontends.commands.options import FormatName, Stop
 
 if TYPE_CHECKING:
@@ -27,6 +29,22 @@ def find_name(session: str | None, last: bool) -> str:
     from eventlog.finding import choose_session
 
     return choose_session(state_folder(read_variables()) / "sessions", session, last or session is None)
+
+
+@contextmanager
+def writing(session: str) -> "Iterator[None]":
+    """Around what needs the session's log for itself: where the daemon runs it, a person is told what to do."""
+    try:
+        yield
+    except LogBusy as error:
+        daemon = find_daemon()
+        if not daemon.runs() or session not in daemon.ask("GET", "/status")["hosted"]:
+            raise
+        raise Stop(
+            10,
+            f"Session {session} runs in the daemon: `thalia attach {session}` shows it; "
+            f"`thalia stop {session}` ends it, then ask again.",
+        ) from error
 
 
 def make_request(
@@ -70,8 +88,11 @@ def run_request(
     if no_daemon or not wants_daemon(read_variables()):
         if detach:
             raise Stop(2, "Without the daemon nothing can go on by itself; leave out --detach.")
-        return run_here(request, output)
+        with writing(request["session"]):
+            return run_here(request, output)
     daemon = find_daemon()
+    if request["kind"] == "new":
+        _check_apart(Path(request["options"]["folder"]), daemon.place.state_folder)
     wish = Wish(request, output, request["options"].get("attended", False), after)
     try:
         if detach:
@@ -87,3 +108,12 @@ def run_request(
             raise
         print(f"{error} The session runs in this process and ends with it.", file=sys.stderr)
     return run_here(request, output)
+
+
+def _check_apart(folder: Path, state_folder: Path) -> None:
+    """Starting the daemon makes the state folder: not in the checkout, where each `git add` would take it. Raises
+    Stop."""
+    here = folder.resolve()
+    root = next((path for path in (here, *here.parents) if (path / ".git").exists()), None)
+    if root is not None and state_folder.resolve().is_relative_to(root):
+        raise Stop(2, f"The state folder {state_folder} is inside the checkout; set THALIA_HOME to another place.")

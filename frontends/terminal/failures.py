@@ -5,6 +5,8 @@ import time
 import traceback
 from pathlib import Path
 
+from eventlog.errors import system_refusal
+
 OUR_FAULT, USAGE, BLOCKED, NOT_THE_SAME, STOPPED = 1, 2, 10, 14, 130
 
 _BY_NAME = {
@@ -33,6 +35,9 @@ _BY_NAME = {
     "PlaceUnsafe": BLOCKED,
     "DaemonUnreachable": BLOCKED,
     "SessionDied": BLOCKED,
+    "OtherVersion": BLOCKED,
+    "StateFolderRefused": BLOCKED,
+    "OSError": BLOCKED,
 }
 """By the name of the class, or of its nearest base that stands here: importing them all would be slow."""
 
@@ -50,12 +55,11 @@ def explain(error: BaseException, state_folder: Path) -> tuple[int, str]:
     if type(error).__name__ == "DaemonRefused":
         # What the daemon could not do, for the reason that its own error had.
         kinds = [*getattr(error, "kinds", ()), "DaemonRefused"]
+    elif isinstance(error, OSError) and error.strerror:
+        return BLOCKED, system_refusal(error)
     for kind in kinds:
         if kind in _BY_NAME and str(error):
             return _BY_NAME[kind], str(error)
-    if isinstance(error, OSError) and error.strerror:
-        where = f" ({error.filename})" if error.filename else ""
-        return BLOCKED, f"The system refused: {error.strerror}{where}; nothing that was logged is lost."
     return OUR_FAULT, _keep(error, state_folder)
 
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from agent.models.client import Delta, ReasoningDelta, TextDelta, ToolCallStarted
 from agent.standing import Standing
+from configs.places import from_letters
 from eventlog.events import Command, Event, Interrupted
 from eventlog.ids import CommandId
 from frontends.client import Daemon, DaemonRefused, DaemonUnreachable
@@ -151,7 +152,7 @@ class RemoteSession:
     def _take_end(self, value: Mapping[str, Any]) -> None:
         self.standing, code = Standing.model_validate(value["standing"]), value["exit_code"]
         self.exit_code = code
-        files = tuple(value["files"])
+        files = tuple(from_letters(name) for name in value["files"])
         self._finish = lambda: self.screen.finish(self.standing, code, files)
 
     def _fail(self, error: Exception) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from agent.models.script import Script
 from agent.models.server import ModelServer
+from configs.places import MARK, daemon_place
 from eventlog.events import Event
 from eventlog.opening import read_log
 from processes.tree import is_alive, pids, read
@@ -48,8 +49,12 @@ class Place:
 
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
+    home: Path = Path()
+    """The state folder, and so the daemon's too; one in `folder` where none is named."""
 
     def __post_init__(self) -> None:
+        if self.home == Path():
+            self.home = self.folder / "state"
         self.user.mkdir(parents=True)
         make_repository(self.repository, FILES)
         own = {
@@ -65,10 +70,6 @@ class Place:
     @property
     def user(self) -> Path:
         return self.folder / "user"
-
-    @property
-    def home(self) -> Path:
-        return self.folder / "state"
 
     @property
     def config(self) -> Path:
@@ -138,10 +139,12 @@ class Place:
         return done.stdout
 
     def survivors(self) -> list[int]:
-        """Living processes that were started by a run here."""
+        """Living processes that were started by a run here, those of a daemon left out."""
         mark = f"THALIA_HOME={self.home}".encode()
         marks = {mark, *(f"THALIA_RUN={name}".encode() for name in self.sessions())}
-        found = [pid for pid in pids() if marks & set(read(f"/proc/{pid}/environ").split(b"\0"))]
+        variables = {pid: set(read(f"/proc/{pid}/environ").split(b"\0")) for pid in pids()}
+        daemon = f"{MARK}={daemon_place(self.home).folder}".encode()
+        found = [pid for pid, there in variables.items() if marks & there and daemon not in there]
         return [pid for pid in found if pid != os.getpid() and is_alive(pid)]
 
 

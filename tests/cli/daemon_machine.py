@@ -75,9 +75,18 @@ class Machine(Place):
     def state(self, session: str = "") -> State:
         return fold_events(self.events(session))
 
+    def put_aside(self) -> None:
+        """The sessions until now: the next test finds none."""
+        for session in self.status()["hosted"] if self.daemon.runs() else ():
+            self.run("stop", session)
+        past = self.folder / f"past-{len(list(self.folder.glob('past-*')))}"
+        past.mkdir()
+        for path in (*self.home.glob("sessions"), *self.home.glob("worktrees"), *self.home.glob("fault-*")):
+            path.rename(past / path.name)
+
     def down(self) -> None:
         """And nothing of it is left."""
-        done = self.run("down")
+        done = self.run("down", cwd=self.folder)
         assert done.code == 0, done.err
         assert not self.daemon_place.folder.exists()
         left = [pid for pid in (*self.pids(), *self.survivors()) if is_alive(pid)]

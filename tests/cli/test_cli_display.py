@@ -79,6 +79,7 @@ def test_a_diff_is_safe_on_a_terminal_and_exact_in_a_pipe(evil: Place) -> None:
     assert (evil.repository / "evil.txt").read_bytes() == EVIL.encode()
 
 
+@pytest.mark.both_ways
 def test_a_merge_names_its_files_safely(evil: Place) -> None:
     with terminal(evil, "merge") as screen:
         assert screen.finish() == 0
@@ -136,6 +137,7 @@ def test_a_terminal_of_another_encoding_shows_what_it_can(place: Place) -> None:
     assert "Arabic \\u0627" in result.out
 
 
+@pytest.mark.both_ways
 def test_bytes_that_are_no_text_are_taken_as_a_prompt(place: Place) -> None:
     model = place.script({"text": "Ok."})
     assert place.run("exec", os.fsdecode(b"odd \xff byte"), "-m", model).code == 0

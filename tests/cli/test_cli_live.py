@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from cli_program import EDIT, KEY, Place, objects, serving, shell, wait_until
 
 from agent.models.server import ModelServer
@@ -31,6 +32,7 @@ def running(place: Place, server: ModelServer) -> Iterator["subprocess.Popen[str
                 run.kill()
 
 
+@pytest.mark.alone("a daemon hands what is said to the session that runs")
 def test_a_second_resume_is_refused_and_reading_and_forking_work(place: Place) -> None:
     with serving(WAITING, {"text": "Done."}) as server, running(place, server) as run:
         name = place.session()
@@ -61,6 +63,7 @@ def test_a_second_resume_is_refused_and_reading_and_forking_work(place: Place) -
     assert shown[: len(seen)] == seen
 
 
+@pytest.mark.both_ways
 def test_ctrl_c_interrupts_the_turn_and_the_session_goes_on(place: Place) -> None:
     with serving(WAITING, {"text": "Done."}) as server, running(place, server) as run:
         begin = time.monotonic()

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from cli_program import KEY, WORK, Place, serving
 
 OUT = {"faults": [{"fail": "503", "times": 99, "retry_after": 0}]}
@@ -30,6 +31,7 @@ def test_settings_that_are_wrong_are_said_with_their_file(place: Place) -> None:
     assert result.err.startswith(f"{place.config}: `providers`: mine is not known, so it needs a base_url")
 
 
+@pytest.mark.both_ways
 def test_a_fallback_takes_over_on_the_command_line(place: Place) -> None:
     place.config.write_text("max_attempts = 1\n")
     with serving(OUT) as chosen, serving(*WORK) as spare:

@@ -29,6 +29,7 @@ def test_the_first_line_comes_before_anything_slow(place: Place) -> None:
     assert "thalia 0.1.0" not in out
 
 
+@pytest.mark.both_ways
 def test_text_shows_each_step_its_cost_and_what_changed(place: Place) -> None:
     place.config.write_text('[prices."openai/test"]\ninput = 2.0\noutput = 8.0\nwindow = 10000\n')
     usage = {"input": 1000, "output": 500}
@@ -53,6 +54,7 @@ def test_text_shows_each_step_its_cost_and_what_changed(place: Place) -> None:
     ]
 
 
+@pytest.mark.both_ways
 def test_a_resumed_session_counts_on_from_where_it_was(place: Place) -> None:
     place.config.write_text('[prices."openai/test"]\ninput = 2.0\noutput = 8.0\nwindow = 10000\n')
     usage = {"input": 1000, "output": 500}
@@ -100,6 +102,7 @@ def test_json_is_one_object_with_exactly_these_fields(place: Place) -> None:
     assert place.git("cat-file", "-p", f"{value['commit']}:a.py") == "two\n"
 
 
+@pytest.mark.both_ways
 def test_stream_json_is_the_log_and_then_the_result(place: Place) -> None:
     result = place.run("exec", "Do it.", "-m", place.script(*WORK), "--output-format", "stream-json")
     assert (result.code, result.err) == (0, "")
@@ -127,6 +130,7 @@ def test_a_prompt_is_read_from_standard_input(place: Place) -> None:
     assert "> From a pipe." in place.run("replay").out
 
 
+@pytest.mark.both_ways
 def test_resume_with_merge_brings_the_result_to_the_checkout(place: Place) -> None:
     model = place.script(*WORK)
     assert place.run("exec", "Do it.", "-m", model).code == 0
@@ -159,6 +163,7 @@ def test_a_session_stopped_at_its_turns_goes_on_with_more(place: Place) -> None:
     assert (result.code, json.loads(result.out)["result"]) == (0, "Read.")
 
 
+@pytest.mark.both_ways
 def test_a_session_stopped_at_its_budget_goes_on_with_more(place: Place) -> None:
     place.config.write_text('[prices."openai/test"]\ninput = 10.0\noutput = 10.0\n')
     with serving(*({**turn, "usage": {"input": 9000, "output": 1000}} for turn in LONG)) as server:
@@ -186,6 +191,7 @@ def test_what_nobody_can_permit_is_withheld_and_told(place: Place) -> None:
     assert "call_rejected" in place.kinds()
 
 
+@pytest.mark.both_ways
 def test_a_reply_that_does_not_fit_its_schema_fails_the_check(place: Place) -> None:
     schema = json.dumps({"type": "object", "required": ["n"]})
     model = place.script({"text": "no"}, {"text": '{"m": 1}'}, {"text": "still no"})

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from cli_program import Place, serving, shell, terminal
 
 PROMPT = "run it? [y/N, or a word of why not]"
@@ -40,6 +41,7 @@ def test_a_yes_runs_the_command(place: Place) -> None:
     assert kinds.index("approved") < kinds.index("effect_finished", kinds.index("approved"))
 
 
+@pytest.mark.both_ways
 def test_a_no_and_its_reason_reach_the_model(place: Place) -> None:
     with serving(QUESTION, {"text": "I see."}) as server:
         place.use(server)
@@ -86,6 +88,7 @@ def test_the_question_shows_all_of_the_command_and_obeys_none_of_it(place: Place
     assert not tried(place)
 
 
+@pytest.mark.both_ways
 def test_ctrl_c_at_the_question_interrupts_the_turn(place: Place) -> None:
     with serving(QUESTION, {"text": "Never."}) as server:
         place.use(server)

@@ -113,6 +113,7 @@ def test_a_subfolder_of_the_repository(place: Place) -> None:
     assert place.git("status", "--short") == " M a.py\n"
 
 
+@pytest.mark.both_ways
 def test_c_names_the_repository_from_anywhere(place: Place) -> None:
     result = place.run("exec", "Do it.", "-m", place.script(*WORK), "-C", "project", "--merge", cwd=place.folder)
     assert (result.code, (place.repository / "a.py").read_text()) == (0, "two\n"), result

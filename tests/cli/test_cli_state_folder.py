@@ -46,6 +46,7 @@ def test_a_full_disk_stops_the_session_and_space_lets_it_go_on(place: Place) -> 
         assert result.code in (10, 12), result
 
 
+@pytest.mark.alone("the daemon that it starts inherits the limit, and then Ray cannot start")
 def test_a_limit_on_the_size_of_files_is_a_full_disk_too(place: Place) -> None:
     turns = [{"tool_calls": [shell("head -c 9000 /dev/urandom | base64")]}] * 60
     model = place.script(*turns)
@@ -117,7 +118,7 @@ def test_everything_in_the_state_folder_is_the_users_alone(place: Place) -> None
 def damaged_session(place: Place) -> int:
     """A session that was killed, so that its last events are in the WAL alone. Their number."""
     crash = {"THALIA_CRASH_AT": "before_call_model:2"}
-    assert place.run("exec", "Do it.", "-m", place.script(*WORK), env=crash).code == -9
+    assert place.run("exec", "Do it.", "-m", place.script(*WORK), "--no-daemon", env=crash).code == -9
     return len(place.events())
 
 
@@ -137,10 +138,12 @@ def test_lost_events_are_counted_and_can_be_given_up(place: Place) -> None:
     assert len(place.events()) == whole
 
 
+@pytest.mark.both_ways
 def test_accepted_damage_goes_on_without_the_lost_events(place: Place) -> None:
     assert place.run("exec", "Do it.", "-m", place.script(*WORK)).code == 0
     finished, folder = place.events(), place.session_folder()
-    assert place.run("resume", "--last", "More.", env={"THALIA_CRASH_AT": "before_call_model:1"}).code == -9
+    crash = {"THALIA_CRASH_AT": "before_call_model:1"}
+    assert place.run("resume", "--last", "More.", "--no-daemon", env=crash).code == -9
     lost = len(place.events()) - len(finished)
     assert lost > 0
     (folder / "log.duckdb.wal").unlink()
