@@ -1,5 +1,6 @@
 """The command line. Thin: options to values, a room's function, an exit code. What is slow to import comes late."""
 
+import gc as collector
 import io
 import json
 import os
@@ -354,6 +355,8 @@ def _accept_any_text() -> None:
 
 def main() -> None:
     """The only place where an exception becomes a sentence and an exit code."""
+    collector.freeze()
+    collector.enable()
     os.umask(0o077)
     _accept_any_text()
     arguments = sys.argv[1:]

@@ -2,7 +2,7 @@
 
   GET  /status                        what the daemon is and hosts
   POST /sessions                      {"request": RunRequest, "variables": {…}}: open a session, or speak to one that is
-                                      open; {"head": seq of the last event before}
+                                      open; {"head": seq of the last event before, "standing": then or null}
   GET  /sessions                      all sessions of the state folder
   GET  /sessions/ID                   {"head": seq of its last event}
   GET  /sessions/ID/events?after=SEQ  a stream of event, deltas, standing, rested, said, failed, finished, and at last
@@ -90,9 +90,9 @@ class Answers:
                 400, "BadRequest", f"This is no request to run a session ({type(error).__name__})."
             ) from error
         while (known := self._desk.entries.get(wanted.session)) is not None:
-            head = await self._speak(known, wanted)
-            if head is not None:
-                return _json({"head": head})
+            opened = await self._speak(known, wanted)
+            if opened is not None:
+                return _json(opened)
         if self._desk.ray["state"] == "failed":
             raise Refused(503, "NoRay", self._desk.ray["text"])
         entry = self._desk.host(wanted, variables)
@@ -101,19 +101,22 @@ class Answers:
         except NoRay as error:
             # Whoever asked runs it elsewhere.
             await self._desk.cut(entry, "NoRay", str(error))
-        return _json({"head": entry.head}) if entry.refusal is None else _json(entry.refusal, 409)
+        return _json(_opened(entry)) if entry.refusal is None else _json(entry.refusal, 409)
 
-    async def _speak(self, entry: Entry, wanted: RunRequest) -> int | None:
-        """To a session that is hosted: the seq of its last event before; None where it ended before. Raises Refused."""
-        # Asked again by who did not get the answer, it changes nothing.
-        if wanted.changes and wanted.command_id != entry.request.command_id:
+    async def _speak(self, entry: Entry, wanted: RunRequest) -> dict[str, Any] | None:
+        """To a session that is hosted: the answer; None where it ended before. Raises Refused."""
+        if wanted.command_id == entry.request.command_id:
+            # The same request once more: its answer was lost.
+            await self._settle(entry)
+            return _opened(entry) if entry.refusal is None else None
+        if wanted.changes:
             text = f"Session {wanted.session} is running: stop it first, then {wanted.changes} can be chosen anew."
             raise Refused(409, "SessionRuns", text)
         await self._settle(entry)
         with contextlib.suppress(DoorGone):
             head = await self._head(entry)
             if wanted.prompt is None or await self._say(entry, wanted.said):
-                return head
+                return {"head": head, "standing": None}
         await asyncio.sleep(_AGAIN_S)
         return None
 
@@ -296,6 +299,10 @@ class Answers:
         await asyncio.to_thread(abandon, self._place)
         asyncio.get_running_loop().call_later(0.05, self._end)
         return _json({"stopped": names})
+
+
+def _opened(entry: Entry) -> dict[str, Any]:
+    return {"head": entry.head, "standing": entry.standing}
 
 
 async def _body(request: Request) -> dict[str, Any]:

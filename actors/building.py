@@ -203,7 +203,7 @@ def build(
 ) -> Coordinator:
     requests = RequestCache()
     settings, environment = parts.settings, parts.environment
-    runner = Runner(sandbox.bwrap, crash.WRAPPER)
+    runner = Runner(sandbox.bwrap, crash.WRAPPER, etc=environment.state_folder)
     room = CommandRoom(
         calls=opened.log.folder / "calls",
         variables=environment.variables,

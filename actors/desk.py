@@ -16,7 +16,7 @@ from actors.hosting import RunRequest, decode_request, encode_request, refusal_o
 from actors.pool import Pool, Worker, WorkerLost
 from actors.relay import DoorGone, ask
 from actors.vault import Vault
-from configs.places import RUN_MARK, DaemonPlace, append_line
+from configs.places import RUN_MARK, WARM_WORKERS, DaemonPlace, append_line
 from eventlog.blobs import write_durably
 from eventlog.ids import SessionId
 from processes.tree import end_carriers
@@ -39,6 +39,8 @@ class Entry:
     state: State = "waiting"
     head: int = 0
     """seq of the last event before it was opened this time."""
+    standing: dict[str, Any] | None = None
+    """Where it stood then."""
     refusal: dict[str, Any] | None = None
     """Why it is over, where it did not end by itself."""
     worker: Worker | None = None
@@ -75,7 +77,7 @@ class Desk:
         """Ray is there: who waits for a worker gets one, and who has one is known again."""
         self._found = await pool.find()
         self._pool.set_result(pool)
-        pool.fill()
+        pool.fill(WARM_WORKERS)
 
     def take_up(self) -> None:
         """What an earlier gateway hosted."""
@@ -183,7 +185,7 @@ class Desk:
         if "kinds" in answer:
             entry.refusal = answer
             return False
-        entry.head = answer["head"]
+        entry.head, entry.standing = answer["head"], answer["standing"]
         entry.turn("open")
         return True
 

@@ -120,6 +120,8 @@ class Hosted:
 
     head: int = 0
     """seq of the last event before it was opened."""
+    standing: Standing | None = None
+    """Where it stood then."""
 
     def __init__(self, place: DaemonPlace, request: RunRequest, variables: Mapping[str, str]) -> None:
         self.request = request
@@ -139,6 +141,7 @@ class Hosted:
         lost = coordinator.opened.lost
         # What was lost is told again, as an event of this run.
         self.head = coordinator.opened.log.head.seq if lost is None else lost.last
+        self.standing = coordinator.standing
         door = Door(coordinator, self._place.door(self.request.session))
         try:
             await door.open()

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from configs.places import WARM_WORKERS
+from configs.places import WARM_WORKERS, append_line, daemon_place
 
 SESSIONS_A_WORKER = 32
 """After so many its process is replaced: what a library leaks is bounded."""
@@ -82,9 +82,10 @@ class Pool:
                     found[session] = worker
         return found
 
-    def fill(self) -> None:
-        """Begin to make what is missing of the warm ones, and for those who wait."""
-        for _ in range(max(WARM_WORKERS, self._waiting) - self._idle.qsize() - len(self._making)):
+    def fill(self, wanted: int = 1) -> None:
+        """Begin to make what is missing of so many idle ones, and for those who wait. One is enough while others are
+        at work: they come back, and to make another just then would take its time from them."""
+        for _ in range(max(wanted, self._waiting) - self._idle.qsize() - len(self._making)):
             task = asyncio.get_running_loop().create_task(self._make())
             self._making.add(task)
             task.add_done_callback(self._made)
@@ -139,7 +140,9 @@ class Pool:
 
     def _made(self, task: "asyncio.Task[None]") -> None:
         self._making.discard(task)
-        if not task.cancelled() and task.exception() is not None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log = daemon_place(self._state_folder).log
+            append_line(log, f"A worker could not be made ({type(error).__name__}); see Ray's own logs.")
             asyncio.get_running_loop().call_later(_RETRY_S, self.fill)
 
 

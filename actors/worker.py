@@ -42,8 +42,8 @@ class SessionWorker:
         gc.set_threshold(50_000, 20, 20)
 
     async def host(self, request: bytes, variables: bytes) -> bytes:
-        """Open a session: {"head": …} once its door is, or what refused it. A gateway that asks again, not knowing
-        that it was asked before, gets the same answer."""
+        """Open a session: {"head": …, "standing": …} once its door is, or what refused it. A gateway that asks again, not
+        knowing that it was asked before, gets the same answer."""
         try:
             wanted = decode_request(request)
             if self._hosted is None or self._hosted.over.is_set():
@@ -55,7 +55,9 @@ class SessionWorker:
         except Exception as error:  # any of them has to become a sentence on another side
             self._hosted = None
             return orjson.dumps(refusal_of(error, self._place.log))
-        return orjson.dumps({"head": self._hosted.head})
+        standing = self._hosted.standing
+        assert standing is not None
+        return orjson.dumps({"head": self._hosted.head, "standing": standing.model_dump(mode="json")})
 
     async def wait_over(self, session: str) -> None:
         """Until the session's log is closed. Returns at once where it is not hosted."""

@@ -85,7 +85,8 @@ class Daemon:
         while not self.runs():
             # One that is just ending lets nobody in; the next attempt starts our own.
             if process is None or process.poll() is not None:
-                failures += process is not None and process.returncode != 0
+                # A negative code is a signal: whoever was first ends the others.
+                failures += process is not None and process.returncode > 0
                 if failures == _TRIES:
                     raise DaemonUnreachable(f"The daemon does not start; see {self.place.log}.")
                 process = self._spawn()
@@ -229,7 +230,7 @@ class Stream:
     """A session's messages, read in a thread of its own: asked for once, and again after each break, from where it
     broke off. The last one is `over`, or `error`, `refused` or `lost`."""
 
-    def __init__(self, daemon: Daemon, session: str, after: int | None, begin: Callable[[], int]) -> None:
+    def __init__(self, daemon: Daemon, session: str, after: int | None, begin: Callable[[], dict[str, Any]]) -> None:
         """`begin` is called first, in the thread; a DaemonRefused of it is the message `refused`. It returns the seq of
         the last event before, behind which the stream begins where `after` says nothing else."""
         self.after = after or 0
@@ -250,8 +251,10 @@ class Stream:
 
     def _run(self) -> None:
         try:
-            head = self._begin()
-            self.after = head if self._from_head else self.after
+            opened = self._begin()
+            if self._from_head:
+                self.after = opened["head"]
+                self._tell("opened", opened)
             self._read()
         except DaemonRefused as error:
             self._tell("refused", {"status": error.status, "kinds": error.kinds, "text": str(error)})

@@ -44,13 +44,15 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-def begin(daemon: Daemon, wish: Wish) -> int:
-    """The seq of the last event before. Raises DaemonRefused, DaemonUnreachable, StateFolderRefused."""
+def begin(daemon: Daemon, wish: Wish) -> dict[str, Any]:
+    """`head`: the seq of the last event before; `standing`: where the session stood then.
+
+    Raises DaemonRefused, DaemonUnreachable, StateFolderRefused."""
     if wish.request["kind"] != "attached":
         daemon.renew()
     asked = {"request": wish.request, "variables": encode_variables(daemon.variables)}
     # A long log takes its time to be opened.
-    return daemon.insist("POST", "/sessions", asked, limit_s=None)["head"]
+    return daemon.insist("POST", "/sessions", asked, limit_s=None)
 
 
 def run(daemon: Daemon, wish: Wish) -> int:

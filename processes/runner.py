@@ -47,9 +47,10 @@ class Waiting:
 class Runner:
     """One per process and event loop. A run that is cancelled as a task leaves its command running: see end()."""
 
-    def __init__(self, bwrap: Path | None = None, crash_at: str | None = None) -> None:
-        """`crash_at` names a point (wrapper.py) at which every wrapper kills itself; for crash tests."""
-        self._bwrap, self._crash_at = bwrap, crash_at
+    def __init__(self, bwrap: Path | None = None, crash_at: str | None = None, etc: Path | None = None) -> None:
+        """`crash_at` names a point (wrapper.py) at which every wrapper kills itself; for crash tests.
+        `etc` is where copies of /etc are kept (etc.py), for all; by default each folder of calls has its own."""
+        self._bwrap, self._crash_at, self._shared_etc = bwrap, crash_at, etc
         self._waiting: dict[Path, Waiting] = {}
         self._number = 0
         self._etc: dict[Path, Path] = {}
@@ -101,7 +102,7 @@ class Runner:
         if call_dir in self._waiting:
             raise RunnerBroken(f"The call {call_dir.name} is being run already; wait for it with attach.")
         if command.confinement is not None and call_dir.parent not in self._etc:
-            self._etc[call_dir.parent] = await asyncio.to_thread(prepare_etc, call_dir.parent)
+            self._etc[call_dir.parent] = await asyncio.to_thread(prepare_etc, self._shared_etc or call_dir.parent)
         for _ in range(3):
             await self.start()
             word = await self._ask(call_dir, self._request(call_dir, command))
@@ -208,7 +209,7 @@ class Runner:
         return start is not None and is_held(call_dir) and signal_wrapper(start["pid"], start["pid_start"])
 
     async def end(self, call_dir: Path) -> None:
-        """Returns when no process of the call is left: SIGTERM, a second later SIGKILL, at last without the wrapper."""
+        """Returns when no process of the call is left: SIGTERM, soon after it SIGKILL, at last without the wrapper."""
         call_dir = Path(call_dir).absolute()
         give_up = time.monotonic() + PATIENCE_S
         asked = False

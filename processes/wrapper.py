@@ -17,7 +17,9 @@ from typing import Any
 from processes import folder, tree
 
 GRACE_S = 1.0
-"""Between SIGTERM and SIGKILL on timeout and cancel."""
+"""Between SIGTERM and SIGKILL on timeout."""
+CANCEL_GRACE_S = 0.1
+"""The same on cancel: somebody waits for the end, and what is left undone the worktree's snapshot undoes."""
 LEFTOVER_GRACE_S = 0.2
 """The same for what the command left in the background."""
 CHUNK = 256 * 1024
@@ -270,7 +272,8 @@ class Watch:
             self.cancelled = self.status is None and (bool(self.asked) or self.lease_ran_out(now))
             self.timed_out = self.status is None and not self.cancelled and now >= self.deadline
             if self.cancelled or self.timed_out or self.status is not None:
-                self.ending_at = now + (GRACE_S if self.status is None else LEFTOVER_GRACE_S)
+                patience = CANCEL_GRACE_S if self.cancelled else GRACE_S
+                self.ending_at = now + (patience if self.status is None else LEFTOVER_GRACE_S)
                 # The end of bubblewrap is the end of all in it: there is nothing to ask.
                 if self.status is None or self.request["sandbox"] is None:
                     tree.send(self.members(), signal.SIGTERM)

@@ -110,8 +110,13 @@ class RemoteSession:
             case "deltas":
                 for delta in value["deltas"]:
                     self.screen.on_delta(_delta(delta))
+            case "opened":
+                if value["standing"] is not None:
+                    self.screen.take_up(Standing.model_validate(value["standing"]))
             case "standing":
-                self.screen.take_up(Standing.model_validate(value["standing"]))
+                # Of when it was opened: what was shown since knows better, but perhaps not how much the model can hold.
+                window = Standing.model_validate(value["standing"]).window
+                self.screen.seen.window = self.screen.seen.window or window
             case "rested":
                 self._take_rest(value["rested"])
             case "said":

@@ -74,7 +74,7 @@ def test_it_becomes_python_and_leaves_no_shell_behind(command: Path, tmp_path: P
         run.stdout.readline()
         line = Path(f"/proc/{run.pid}/cmdline").read_bytes().split(b"\0")
         run.kill()
-    assert line[:4] == [os.fsencode(command.parent / "python"), b"-I", b"-m", b"cli"]
+    assert line[:3] == [os.fsencode(command.parent / "python"), b"-I", b"-c"]
 
 
 def test_without_a_python_beside_it_it_says_what_to_do(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_everything_in_the_state_folder_is_the_users_alone(place: Place) -> None
             run.kill()
             run.communicate(timeout=30)
     # The project's files keep the project's modes, and the sandbox's /etc those of /etc; the folders around are closed.
-    apart = [place.home / "worktrees", *place.home.glob("sessions/*/calls/.etc-*")]
+    apart = [place.home / "worktrees", *place.home.glob(".etc-*")]
     open_to_others = [
         path
         for path in (place.home, *place.home.rglob("*"))
