@@ -42,8 +42,8 @@ class SessionWorker:
         gc.set_threshold(50_000, 20, 20)
 
     async def host(self, request: bytes, variables: bytes) -> bytes:
-        """Open a session: {"head": …, "standing": …} once its door is, or what refused it. A gateway that asks again, not
-        knowing that it was asked before, gets the same answer."""
+        """Open a session: {"head": …, "standing": …} once its door is, or what refused it. A gateway that asks again,
+        not knowing that it was asked before, gets the same answer."""
         try:
             wanted = decode_request(request)
             if self._hosted is None or self._hosted.over.is_set():
