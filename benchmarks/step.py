@@ -83,7 +83,9 @@ async def bare(port: int, steps: int) -> float:
     for _ in range(steps):
         body = json.dumps({"model": "m", "stream": True, "messages": messages}).encode()
         writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-        await reader.readuntil(b"\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b" 200 " not in head:
+            raise SystemExit(f"The model server refused the bare loop: {head.decode(errors='replace')}")
         data = b""
         while size := int(await reader.readline(), 16):
             data += await reader.readexactly(size)
@@ -92,7 +94,9 @@ async def bare(port: int, steps: int) -> float:
         call = next(c for c in map(_delta, data.split(b"\n\n")) if c.get("tool_calls"))["tool_calls"][0]
         process = await asyncio.create_subprocess_exec("bash", "-c", WRITES, stdout=-1, stderr=-2)
         output, _ = await process.communicate()
-        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        whole = {"name": "shell", "arguments": json.dumps({"command": WRITES})}
+        made = {"id": call["id"], "type": "function", "function": whole}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [made]})
         messages.append({"role": "tool", "tool_call_id": call["id"], "content": output.decode() or "(no output)"})
     writer.close()
     return (time.perf_counter() - begin) * 1000 / steps
