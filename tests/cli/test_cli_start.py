@@ -53,6 +53,7 @@ def test_help_names_every_command(place: Place) -> None:
     assert [name for name in COMMANDS if f"\n  {name} " not in shown] == []
 
 
+@pytest.mark.alone("with one, the process that asks loads neither")
 def test_a_session_needs_no_ray_and_no_torch(place: Place) -> None:
     with serving(*WORK) as server:
         place.use(server)
