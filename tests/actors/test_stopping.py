@@ -226,7 +226,7 @@ def test_two_owners_of_one_session_are_never_allowed(stage: Stage) -> None:
         begin = time.monotonic()
         with pytest.raises(LogBusy) as refused:
             stage.resume(DONE, prompt="More.")
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 10
         assert str(os.getpid()) in str(refused.value)
     finally:
         opened.close()

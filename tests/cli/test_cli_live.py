@@ -38,7 +38,7 @@ def test_a_second_resume_is_refused_and_reading_and_forking_work(place: Place) -
         name = place.session()
         begin = time.monotonic()
         result = place.run("resume", name, "Me too.")
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 10
         assert (result.code, result.err.count("\n")) == (10, 1), result
         assert f"process {run.pid}" in result.err
         assert "thalia log" in result.err
@@ -69,7 +69,7 @@ def test_ctrl_c_interrupts_the_turn_and_the_session_goes_on(place: Place) -> Non
         begin = time.monotonic()
         run.send_signal(signal.SIGINT)
         out, err = run.communicate(timeout=30)
-        assert time.monotonic() - begin < 4
+        assert time.monotonic() - begin < 15
         assert (run.returncode, err) == (130, "")
         wait_until(lambda: place.survivors() == [], 2)
         last = objects(out)[-1]
