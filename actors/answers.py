@@ -37,7 +37,7 @@ from actors.desk import Desk, Entry, NoRay
 from actors.hosting import RunRequest, decode_request
 from actors.relay import DoorGone, ask, follow
 from configs.places import DaemonPlace
-from configs.version import VERSION
+from configs.version import VERSION, new_command_name
 from eventlog.ids import SessionId
 
 _STOP_S = 8.0
@@ -232,7 +232,7 @@ class Answers:
     async def _stop(self, entry: Entry) -> bool:
         """Whether it ended by itself."""
         session = entry.request.session
-        command = {"kind": "interrupted", "id": os.urandom(8).hex()}
+        command = {"kind": "interrupted", "id": new_command_name()}
         telling = asyncio.create_task(self._say(entry, command))
         try:
             async with asyncio.timeout(_STOP_S):

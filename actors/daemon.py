@@ -34,12 +34,12 @@ from configs.places import (
     daemon_place,
 )
 from processes import tree
+from processes.helper import subreaper
 
 STOPPED, RAY_LOST = 0, 3
 """Exit codes of a gateway: after the first the daemon ends, after any other the gateway is started again; the second is
 no failure of its own."""
 PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
 _RETRY_S = (0.0, 0.5, 2.0, 5.0)
 _STEADY_S = 5.0
 """A process that lived so long did not fail because of how it was started."""
@@ -198,16 +198,10 @@ async def _stop_head(head: Head) -> None:
 
 
 def reap(pids: Iterable[int]) -> None:
-    """Orphans of Ray that ended: they are our children, see adopt_orphans."""
+    """Orphans of Ray that ended: they are our children, see subreaper in main()."""
     for pid in pids:
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-
-
-def adopt_orphans() -> None:
-    """Processes that Ray's own parents leave behind become children of this one, so that none stays as a zombie."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _die_with_parent() -> Callable[[], object] | None:
@@ -311,7 +305,8 @@ def main() -> None:
     if chosen.end:
         abandon(place)
     else:
-        adopt_orphans()
+        # What Ray's own parents leave behind becomes ours, so that none stays as a zombie.
+        subreaper()()
         listener, memory = listen(place.gateway), memory_file()
         Vault(memory).keep_default(variables)
         passed = daemon_environment(os.environ)

@@ -1,6 +1,5 @@
 """Begin a session, or take one up again. What a frontend needs to know stands in the values here."""
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from agent.models.client import ModelClient
 from agent.models.resolve import Target
 from agent.planning import BUDGETED_OUTPUT_TOKENS
 from agent.state import State
+from configs.version import new_command_name
 from eventlog.effects import MakeWorktree
 from eventlog.events import (
     Body,
@@ -77,7 +77,7 @@ class Options:
 
 
 def new_command_id() -> CommandId:
-    return CommandId(secrets.token_hex(8))
+    return CommandId(new_command_name())
 
 
 @dataclass(slots=True)

@@ -79,9 +79,9 @@ def create_log(folder: Path, session: SessionId, clock: Clock, redactor: Redacto
 def has_begun(folder: Path) -> bool:
     """Whether a session's first events were acknowledged. A folder where none were is removed: whoever asked for it
     was told nothing yet, and asks again. Raises LogBusy."""
-    reading = read_anchor(folder / ANCHOR) if folder.exists() else None
     if not folder.exists():
         return False
+    reading = read_anchor(folder / ANCHOR)
     if reading is None or reading.head is None or reading.head.seq > 0:
         return True
     lock = WriterLock(folder / LOCK)

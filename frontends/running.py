@@ -3,7 +3,6 @@
 The daemon works from the first moment on; what the screen needs is imported meanwhile."""
 
 import gc
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -38,10 +37,6 @@ class Wish:
         """For a session that ended unseen: go on with nothing, only show the rest."""
         request = {**self.request, "kind": "attached", "prompt": None}
         return Wish(request, self.format, self.attended, after)
-
-
-def new_id() -> str:
-    return secrets.token_hex(8)
 
 
 def begin(daemon: Daemon, wish: Wish) -> dict[str, Any]:

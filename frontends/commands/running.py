@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs.places import config_file, daemon_place, read_variables, state_folder, wants_daemon
+from configs.version import new_command_name
 from eventlog.errors import LogBusy
 from frontends.commands.options import FormatName, Stop
 
@@ -55,8 +56,6 @@ def make_request(
     merge: bool = False,
 ) -> dict[str, Any]:
     """JSON of an actors.hosting.RunRequest. Paths become absolute: who carries it out is in another folder."""
-    from frontends.running import new_id
-
     model = options.get("model")
     if model is not None and model.startswith("scripted/"):
         options = {**options, "model": f"scripted/{Path(model.removeprefix('scripted/')).absolute()}"}
@@ -65,7 +64,7 @@ def make_request(
     return {
         "session": session,
         "kind": kind,
-        "command_id": new_id(),
+        "command_id": new_command_name(),
         "options": {**options, "folder": str(folder), "add_dirs": add_dirs},
         "config_file": str(config_file(read_variables()).absolute()),
         "prompt": prompt,

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import secrets
 import signal
 import sys
 import termios
@@ -11,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from agent.standing import Standing
+from configs.version import new_command_name
 from eventlog.effects import AskUser
 from eventlog.events import Approved, Command, Denied, Interrupted
 from eventlog.ids import CallId, CommandId
@@ -132,4 +132,4 @@ async def ask_on_terminal() -> str | None:
 
 
 def new_id() -> CommandId:
-    return CommandId(secrets.token_hex(8))
+    return CommandId(new_command_name())

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from agent.apply import fold_events
 from agent.state import State
 from configs.places import MARK, DaemonPlace, daemon_place
 from frontends.client import Daemon
-from processes.tree import carriers, fields, is_alive, read
+from processes.tree import carriers, is_alive, read
 
 ROLES = {"actors.daemon": "supervisor", "actors.gateway": "gateway", "gcs_server": "gcs", "raylet/raylet": "raylet"}
 
@@ -23,8 +23,6 @@ ROLES = {"actors.daemon": "supervisor", "actors.gateway": "gateway", "gcs_server
 @dataclass(slots=True)
 class Machine(Place):
     """Ends with `down`. What the daemon's processes are is looked up in /proc."""
-
-    ended: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         Place.__post_init__(self)
@@ -56,7 +54,6 @@ class Machine(Place):
         """SIGKILL, all at once."""
         pids = [pid for role in roles for pid in (self.pids() if role == "all" else self.find(role))]
         assert pids, f"nothing of {roles} runs"
-        self.ended += pids
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
 
@@ -112,7 +109,3 @@ def _role(pid: int) -> str:
     if line.startswith("ray::"):
         return "worker"
     return next((role for text, role in ROLES.items() if text in line.split(" --")[0]), "other")
-
-
-def parent(pid: int) -> int:
-    return int(fields(pid)[1])

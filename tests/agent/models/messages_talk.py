@@ -15,6 +15,16 @@ SIGNED = '{"type":"thinking","thinking":"hm",  "signature":"c2ln"}'
 SEARCH = '{"type":"server_tool_use","id":"srvtoolu_1","name":"web_search","input":{"query":"a"}}'
 FOUND = '{"type":"web_search_tool_result","tool_use_id":"srvtoolu_1","content":[]}'
 
+STOPS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "pause_turn": "pause",
+    "refusal": "refusal",
+}
+
 
 def context(parameters: str = "{}", system: str = "be brief", tools: str = ALL_TOOLS) -> ContextSet:
     return ContextSet(

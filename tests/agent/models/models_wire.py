@@ -11,6 +11,7 @@ from typing import Any
 from agent.models.client import ModelRequest, Prices
 from agent.models.script_wire import Answer
 from agent.models.server import parse_head, send
+from agent.models.verdicts import Faulty, Finished, Reader
 from eventlog.ids import CallId
 
 HERE = Path(__file__).resolve().parent
@@ -106,3 +107,10 @@ class Played:
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
+
+
+def read_whole(reader: Reader, *chunks: bytes) -> Finished | Faulty:
+    """The verdict on what came in these pieces."""
+    for chunk in chunks:
+        reader.feed(chunk)
+    return reader.finish()

@@ -8,7 +8,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from models_wire import Recording, raw_server, recordings, stream
+from messages_talk import STOPS
+from models_wire import Recording, raw_server, read_whole, recordings, stream
 
 from agent.models.faults import fault_of_response
 from agent.models.messages_stream import MessagesStream
@@ -19,22 +20,10 @@ from eventlog.messages import AssistantMessage, OpaquePart, ToolCall
 each_recording = pytest.mark.parametrize(
     "recording", recordings("messages-sse-*.json"), ids=lambda recording: recording.name
 )
-STOPS = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "pause_turn": "pause",
-    "refusal": "refusal",
-}
 
 
 def read(*chunks: bytes) -> Finished | Faulty:
-    reader = MessagesStream(CallId("c1"))
-    for chunk in chunks:
-        reader.feed(chunk)
-    return reader.finish()
+    return read_whole(MessagesStream(CallId("c1")), *chunks)
 
 
 @dataclass(frozen=True, slots=True)

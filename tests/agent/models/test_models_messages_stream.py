@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from models_wire import recordings, request
+from messages_talk import STOPS
+from models_wire import read_whole, recordings, request
 
 from agent.models.client import Delta, ReasoningDelta, TextDelta, ToolCallStarted
 from agent.models.messages_stream import MessagesStream
@@ -15,22 +16,10 @@ from eventlog.ids import CallId
 from eventlog.messages import OpaquePart, ReasoningPart, TextPart, ToolCall, Usage
 
 OWN = {recording.name: recording.body for recording in recordings("messages-sse-*.json")}
-STOPS = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "pause_turn": "pause",
-    "refusal": "refusal",
-}
 
 
 def read(*chunks: bytes) -> Finished | Faulty:
-    reader = MessagesStream(CallId("c1"))
-    for chunk in chunks:
-        reader.feed(chunk)
-    return reader.finish()
+    return read_whole(MessagesStream(CallId("c1")), *chunks)
 
 
 def finished(*chunks: bytes) -> Finished:

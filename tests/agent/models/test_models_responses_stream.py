@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models_wire import Recording, raw_server, recordings, stream
+from models_wire import Recording, raw_server, read_whole, recordings, stream
 
 from agent.models.client import Delta, ReasoningDelta, TextDelta, ToolCallStarted
 from agent.models.responses_items import items_of
@@ -30,10 +30,7 @@ each_recording = pytest.mark.parametrize("recording", RECORDED + ODD, ids=lambda
 
 
 def read(*chunks: bytes) -> Finished | Faulty:
-    reader = ResponsesStream(CallId("c1"))
-    for chunk in chunks:
-        reader.feed(chunk)
-    return reader.finish()
+    return read_whole(ResponsesStream(CallId("c1")), *chunks)
 
 
 def finished(*chunks: bytes) -> Finished:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from models_wire import Recording, raw_server, recordings, stream
+from models_wire import Recording, raw_server, read_whole, recordings, stream
 
 from agent.models.chat_stream import ChatStream
 from agent.models.client import Delta, ReasoningDelta, TextDelta, ToolCallStarted
@@ -22,10 +22,7 @@ each_recording = pytest.mark.parametrize("recording", RECORDED, ids=lambda recor
 
 
 def read(*chunks: bytes) -> Finished | Faulty:
-    reader = ChatStream(CallId("c1"))
-    for chunk in chunks:
-        reader.feed(chunk)
-    return reader.finish()
+    return read_whole(ChatStream(CallId("c1")), *chunks)
 
 
 def finished(*chunks: bytes) -> Finished:
