@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +101,10 @@ def listening(pids: set[int]) -> set[tuple[str, int]]:
 
 
 def _sockets(pid: int) -> Iterator[str]:
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            target = str(entry.readlink())
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            yield target.removeprefix("socket:[").removesuffix("]")
+    # It may close one, or end, while it is looked at.
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                target = str(entry.readlink())
+                if target.startswith("socket:["):
+                    yield target.removeprefix("socket:[").removesuffix("]")

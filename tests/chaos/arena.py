@@ -16,7 +16,7 @@ from agent.apply import fold_events
 from eventlog.events import EffectFinished, EffectStarted, Event
 from eventlog.opening import read_log
 from eventlog.outcomes import OutcomeUnknown, ToolFailed
-from processes.tree import descendants, is_alive, pids, read
+from processes.tree import descendants, is_alive, pids, read, send
 from tests.actors.playing import check_conversation
 from worktrees.sample import make_repository
 
@@ -166,11 +166,7 @@ def kill(run: "subprocess.Popen[bytes]", kind: Kind) -> None:
             targets = [pid for pid in below if parent(pid) in helpers]
         case "everything":
             targets = [run.pid, *below]
-    for pid in targets:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    send(targets, signal.SIGKILL)
 
 
 def parent(pid: int) -> int:

@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 from pydantic import TypeAdapter
 
 from agent.standing import BLOCKED
+from processes.tree import send
 from tests.chaos.arena import COUNT, EDIT, ROOT, SECRET
 
 # Where the tests of the command line keep what they share.
@@ -296,9 +297,7 @@ class DaemonArena:
         found = {part: self.find(part, person) for part in parts}
         targets = {pid for pids in found.values() for pid in pids}
         at = time.time()
-        for pid in targets:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        send(targets, signal.SIGKILL)
         ended = person.kill_terminals() if {"terminal", "everything"} & set(parts) else 0
         hit: tuple[Part, ...] = tuple(part for part in parts if found[part] or (part == "terminal" and ended))
         return Kill(hit, len(targets) + ended, at) if hit else None

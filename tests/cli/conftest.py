@@ -13,6 +13,8 @@ import pytest
 from cli_program import Place
 from daemon_machine import Machine, machine
 
+from processes.tree import send
+
 THROUGH_A_DAEMON = os.environ.get("THALIA_TEST_DAEMON") == "on"
 
 
@@ -56,5 +58,4 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
     else:
         made = Place(tmp_path)
         yield made
-        for pid in made.survivors():
-            os.kill(pid, signal.SIGKILL)
+        send(made.survivors(), signal.SIGKILL)

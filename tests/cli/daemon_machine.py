@@ -1,7 +1,6 @@
 """A person's machine with a daemon of its own: the program as it is typed, and every process of the daemon by name."""
 
 import json
-import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from agent.apply import fold_events
 from agent.state import State
 from configs.places import MARK, DaemonPlace, daemon_place
 from frontends.client import Daemon
-from processes.tree import carriers, is_alive, read
+from processes.tree import carriers, is_alive, read, send
 
 ROLES = {"actors.daemon": "supervisor", "actors.gateway": "gateway", "gcs_server": "gcs", "raylet/raylet": "raylet"}
 
@@ -54,8 +53,7 @@ class Machine(Place):
         """SIGKILL, all at once."""
         pids = [pid for role in roles for pid in (self.pids() if role == "all" else self.find(role))]
         assert pids, f"nothing of {roles} runs"
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        send(pids, signal.SIGKILL)
 
     def status(self) -> dict[str, Any]:
         return self.daemon.ask("GET", "/status")

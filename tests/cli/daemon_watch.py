@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,13 +88,13 @@ def open_to_others(pids: Iterable[int]) -> tuple[set[str], int]:
 
 
 def _sockets(pid: int) -> Iterator[str]:
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            target = str(entry.readlink())
-        except FileNotFoundError:
-            continue
-        if target.startswith("socket:["):
-            yield target.removeprefix("socket:[").removesuffix("]")
+    # It may close one, or end, while it is looked at.
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                target = str(entry.readlink())
+                if target.startswith("socket:["):
+                    yield target.removeprefix("socket:[").removesuffix("]")
 
 
 def _drive(address: str, folder: Path) -> list[dict[str, Any]]:

@@ -4,13 +4,13 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cli_program import EDIT, WORK, objects, serving, shell, terminal
 from daemon_machine import Machine, machine
 
 from eventlog.events import UserSaid
+from processes.tree import read
 
 pytestmark = pytest.mark.xdist_group("daemon-sessions")
 WAITS = shell("echo begun >> made.txt; sleep 300")
@@ -112,7 +112,7 @@ def test_ctrl_c_interrupts_the_turn(fresh: Machine) -> None:
     assert fresh.state().ending is not None
     assert fresh.state().ending.ending == "interrupted"  # type: ignore[union-attr]
     fresh.wait_over()
-    assert not any(b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in fresh.survivors())
+    assert not any(b"sleep" in read(f"/proc/{pid}/cmdline") for pid in fresh.survivors())
 
 
 def test_ctrl_c_a_second_time_detaches_and_stop_ends_it(fresh: Machine) -> None:
@@ -182,8 +182,8 @@ def test_a_model_that_is_asked_over_the_network_works_and_its_key_stays_secret(f
     key = fresh.env.pop("OPENAI_API_KEY")
     fresh.env.pop("OPENAI_BASE_URL")
     for pid in fresh.pids():
-        assert key.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
-        assert key.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert key.encode() not in read(f"/proc/{pid}/environ")
+        assert key.encode() not in read(f"/proc/{pid}/cmdline")
     for folder in (fresh.home, fresh.daemon_place.folder):
         for file in folder.rglob("*"):
             assert not (file.is_file() and key.encode() in file.read_bytes()), file

@@ -23,7 +23,7 @@ from processes.commands import (
 )
 from processes.folder import MARK_VARIABLE, hold_exclusively, holding, mark
 from processes.runner import Output, Runner, end_tree, inspect, read_output
-from processes.tree import descendants, holders, is_alive
+from processes.tree import descendants, holders, is_alive, read
 from tests.processes.running import command, finished, leave_nothing, open_runner, text_of, until, with_variable
 
 BOTH = pytest.mark.parametrize("confined", [False, True])
@@ -259,7 +259,7 @@ async def test_a_tree_is_found_by_its_lock_or_by_its_mark(runner: Runner, work: 
     await asyncio.to_thread(until, (work / "begun").exists)
     state = inspect(call_dir)
     assert isinstance(state, Running)
-    sleepers = [pid for pid in descendants(state.pid) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+    sleepers = [pid for pid in descendants(state.pid) if read(f"/proc/{pid}/comm") == b"sleep\n"]
     assert len(sleepers) == 2
     os.kill(state.pid, signal.SIGKILL)
     assert end_tree(call_dir)
