@@ -16,11 +16,14 @@ from agent.decide import Planner
 from agent.loop import Loop
 from agent.standing import Standing, standing_of
 from agent.state import State
+from configs.crash import reached
 from configs.version import VERSION
 from eventlog.effects import MakeWorktree, MergeWork, TakeSnapshot
 from eventlog.events import (
+    Approved,
     Body,
     Command,
+    Denied,
     EffectStarted,
     Event,
     Interrupted,
@@ -107,6 +110,8 @@ class Coordinator:
 
     def send(self, command: Command) -> None:
         """From any frontend, at any time; a repeated id does nothing."""
+        if isinstance(command, Approved | Denied):
+            reached("before_answer")
         self.loop.inbox.put_nowait(command)
 
     async def append(self, prepared: Sequence[Prepared]) -> tuple[Event, ...]:
@@ -148,6 +153,8 @@ class Coordinator:
         await asyncio.to_thread(self.opened.close)
 
     def _publish(self, event: Event) -> None:
+        if isinstance(event.body, Approved | Denied):
+            reached("after_answer")
         for listener in self.listeners:
             listener(event)
 

@@ -9,6 +9,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from configs.crash import reached
+
 _SLOT = struct.Struct("<8sQQ64s")
 _SIZE = 512
 """One sector a slot: a torn write cannot reach the other."""
@@ -41,6 +43,7 @@ class Anchor:
         record = _SLOT.pack(_MAGIC, self._turn, head.seq, head.hash.encode())
         record += zlib.crc32(record).to_bytes(4, "little")
         os.pwrite(self._descriptor, record, (self._turn % 2) * _SIZE)
+        reached("before_anchor_sync")
         os.fdatasync(self._descriptor)
         self._turn += 1
 

@@ -24,9 +24,11 @@ class BlobStore:
         target.parent.mkdir(mode=0o700, exist_ok=True)
         # A file that is there may be altered, or may come from a process that ended before the folder was synced.
         if not target.exists() or target.read_bytes() != data:
+            reached("before_blob_write")
             self._write(target, data)
         sync_folder(target.parent)
         sync_folder(self._folder)
+        reached("after_blob")
         return digest
 
     def _write(self, target: Path, data: bytes) -> None:

@@ -231,6 +231,7 @@ class DuckLog:
             if not results:
                 self._failure = failure
             _settle(results or [(append, failure) for append in batch])
+        reached("after_acknowledge")
 
     def _make_rows(self, batch: list[_Append]) -> tuple[list[Row], Head, list[tuple[Event, ...] | LogError]]:
         head = self._head
@@ -282,6 +283,7 @@ class DuckLog:
             self._failure = LogWriteFailed(
                 f"The log cannot be compacted ({reason(error)}). Free space, then `thalia resume`."
             )
+        reached("after_checkpoint")
 
     def _close_files(self) -> None:
         import duckdb

@@ -48,11 +48,12 @@ class Runner:
     """One per process and event loop. A run that is cancelled as a task leaves its command running: see end()."""
 
     def __init__(self, bwrap: Path | None = None, crash_at: str | None = None, etc: Path | None = None) -> None:
-        """`crash_at` names a point (wrapper.py) at which every wrapper kills itself; for crash tests.
+        """`crash_at` names a point (wrapper.py) at which every wrapper kills itself, `name:3` that of the third
+        command alone; for crash tests.
         `etc` is where copies of /etc are kept (etc.py), for all; by default each folder of calls has its own."""
         self._bwrap, self._crash_at, self._shared_etc = bwrap, crash_at, etc
         self._waiting: dict[Path, Waiting] = {}
-        self._number = 0
+        self._number = self._commands = 0
         self._etc: dict[Path, Path] = {}
         self._helper: subprocess.Popen[bytes] | None = None
         self._requests: asyncio.Transport | None = None
@@ -128,6 +129,7 @@ class Runner:
             etc = self._etc[call_dir.parent]
             sandbox = [str(host.bwrap), *sandbox_options(host, etc, command.confinement, env, command.cwd)]
         lease = command.lease
+        self._commands += 1
         return {
             "call_dir": str(call_dir),
             "argv": shell_argv(BASH, command.text, command.limits),
@@ -137,7 +139,7 @@ class Runner:
             "timeout_s": command.limits.timeout_s,
             "output_bytes": command.limits.output_bytes,
             "lease": None if lease is None else [str(lease.path), lease.seconds],
-            "crash_at": self._crash_at,
+            "crash_at": crash_point(self._crash_at, self._commands),
         }
 
     async def _ask(self, call_dir: Path, request: dict[str, Any]) -> str:
@@ -241,6 +243,12 @@ class Runner:
         if self._helper is not None:
             self._helper.wait()
         self._notices = self._helper = None
+
+
+def crash_point(wanted: str | None, number: int) -> str | None:
+    """What the wrapper of command `number`, from 1, is told."""
+    name, _, count = (wanted or "").partition(":")
+    return name if name and count in ("", str(number)) else None
 
 
 class Link(asyncio.Protocol):
