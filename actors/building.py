@@ -203,6 +203,7 @@ def build(
 ) -> Coordinator:
     requests = RequestCache()
     settings, environment = parts.settings, parts.environment
+    opened.log.checkpoint_bytes = int(settings.log_checkpoint_mib * 2**20)
     runner = Runner(sandbox.bwrap, crash.WRAPPER, etc=environment.state_folder)
     room = CommandRoom(
         calls=opened.log.folder / "calls",

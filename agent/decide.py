@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from agent.state import PendingCall, State, last_reply
-from eventlog.effects import AskUser, CallModel, MakeWorktree, RunTool, TakeSnapshot
+from eventlog.effects import AskUser, CallModel, MakeWorktree, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import Body, CallRejected, ContextSet, EffectStarted, Ending, TurnEnded
 from eventlog.ids import SETUP, CallId, ask_id, model_call_id, snapshot_id
 from eventlog.messages import AssistantMessage
@@ -99,8 +99,9 @@ def _reject_unstarted(state: State, why: str) -> Sequence[Body]:
 def _decide_calls(state: State, planner: Planner) -> Sequence[Body]:
     """Start what may start: calls in order, a writing one alone, reads beside each other until the first writer."""
     if state.worktree is None:
-        coming = any(isinstance(item.effect, MakeWorktree) for item in state.open.values())
-        return () if coming else _reject_unstarted(state, "this session has no worktree")
+        return () if _is_open(state, MakeWorktree) else _reject_unstarted(state, "this session has no worktree")
+    if _is_open(state, RestoreTree):
+        return ()
     if not state.set_up:
         # Its failure is told to the person and does not stop the agent, who meets what is missing by itself.
         effect = planner.plan_setup(state)
@@ -109,7 +110,7 @@ def _decide_calls(state: State, planner: Planner) -> Sequence[Body]:
     for item in state.calls:
         writes = planner.writes(item.call.name)
         if item.status in ("waiting", "approved"):
-            if writes and (unsettled or _open_snapshot(state)):
+            if writes and (unsettled or _is_open(state, TakeSnapshot)):
                 return ()
             return _start_call(state, planner, item)
         unsettled = unsettled or item.status != "settled"
@@ -152,14 +153,14 @@ def _wants_snapshot(state: State, effect: RunTool) -> bool:
 
 def _decide_snapshot(state: State, planner: Planner, reason: str) -> Sequence[Body]:
     wanted = state.context is not None and state.context.snapshots and state.worktree is not None
-    if not wanted or state.written == "no" or _open_snapshot(state) or state.snapshot is None:
+    if not wanted or state.written == "no" or _is_open(state, TakeSnapshot) or state.snapshot is None:
         return ()
     effect = TakeSnapshot(parent=state.snapshot, at_s=planner.now_s(), reason=reason)
     return (EffectStarted(call_id=snapshot_id(state.snapshots + 1), attempt=1, effect=effect),)
 
 
-def _open_snapshot(state: State) -> bool:
-    return any(isinstance(item.effect, TakeSnapshot) for item in state.open.values())
+def _is_open(state: State, kind: type[TakeSnapshot | RestoreTree | MakeWorktree]) -> bool:
+    return any(isinstance(item.effect, kind) for item in state.open.values())
 
 
 def _decide_turn(state: State, planner: Planner) -> Sequence[Body]:

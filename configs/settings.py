@@ -71,6 +71,8 @@ class Settings(BaseModel):
     """How long a model server may say nothing."""
     command_timeout_s: float = Field(default=120.0, gt=0)
     command_output_mib: int = Field(default=16, ge=1, le=4096)
+    log_checkpoint_mib: float = Field(default=64.0, gt=0)
+    """How much of a session's log may stand in its write-ahead file before a quiet moment is used to move it."""
     setup_command: str | None = None
     """Runs once in each new worktree, confined."""
     instructions: str = ""

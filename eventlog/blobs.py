@@ -33,7 +33,7 @@ class BlobStore:
 
     def _write(self, target: Path, data: bytes) -> None:
         self._counter += 1
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.{self._counter}")
+        temporary = self._folder / f".{target.name}.{os.getpid()}.{self._counter}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -46,6 +46,11 @@ class BlobStore:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
+
+    def discard_drafts(self) -> None:
+        """What a killed writer left half-written. For the one writer, before it writes."""
+        for draft in self._folder.glob(".*"):
+            draft.unlink(missing_ok=True)
 
     def get(self, digest: Digest) -> bytes:
         """Raises BlobMissing where it is gone or its content is not what its name says."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from eventlog.anchor import Anchor, Head, read_anchor
-from eventlog.blobs import sync_file, sync_folder
+from eventlog.blobs import BlobStore, sync_file, sync_folder
 from eventlog.checking import ANCHOR, DATABASE, LOCK, Survey, open_copy, opened_for_reading, survey
 from eventlog.clean import prepare
 from eventlog.codec import GENESIS
@@ -115,6 +115,7 @@ def open_log(
         undo.pop_all()
     events, head = found.events, found.head
     epoch = events[-1].epoch + 1 if events else 1
+    BlobStore(folder / "blobs" / "sha256").discard_drafts()
     log = DuckLog(
         folder,
         database,

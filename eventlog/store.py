@@ -69,6 +69,7 @@ class DuckLog:
         self.folder = folder
         self.session = session
         self.epoch = epoch
+        self.checkpoint_bytes = CHECKPOINT_BYTES
         self.blobs = BlobStore(folder / "blobs" / "sha256")
         self._database = database
         self._anchor = anchor
@@ -142,7 +143,7 @@ class DuckLog:
 
     def checkpoint_when_large(self) -> None:
         """To be called when nobody waits for an append, as while a model thinks."""
-        if self.wal_bytes() > CHECKPOINT_BYTES:
+        if self.wal_bytes() > self.checkpoint_bytes:
             self.checkpoint()
 
     def wal_bytes(self) -> int:

@@ -110,7 +110,7 @@ def _decide(call: CallId, question: AskUser, said: str) -> Command:
 
 async def ask_on_terminal() -> str | None:
     """The prompt under a question, and a line from the terminal. It can be cancelled while it waits."""
-    descriptor = sys.stdin.fileno()
+    descriptor = _own_terminal()
     # What was typed before the question was shown is no answer to it.
     with contextlib.suppress(termios.error):
         termios.tcflush(descriptor, termios.TCIFLUSH)
@@ -128,7 +128,18 @@ async def ask_on_terminal() -> str | None:
         raise
     finally:
         loop.remove_reader(descriptor)
+        os.close(descriptor)
     return line.decode("utf-8", "replace") if line else None
+
+
+def _own_terminal() -> int:
+    """The terminal of the standard input, opened anew: waiting makes it non-blocking, and what is printed meanwhile, or
+    by the shell afterwards, goes through the very file that the standard input has."""
+    try:
+        name = os.ttyname(sys.stdin.fileno())
+    except OSError:  # In a container it may have none here.
+        name = "/dev/tty"
+    return os.open(name, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def new_id() -> CommandId:

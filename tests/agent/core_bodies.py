@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from agent.apply import apply
 from agent.decide import Ask, Plan, Reject, Start, decide
 from agent.state import PendingCall, State
-from eventlog.effects import AskUser, CallModel, EffectClass, MakeWorktree, RunTool, TakeSnapshot
+from eventlog.effects import AskUser, CallModel, Effect, EffectClass, MakeWorktree, RunTool
 from eventlog.events import (
     Body,
     CallRejected,
@@ -75,7 +75,7 @@ def question(about: str, name: str = "shell", binding: str = "e" * 64) -> AskUse
     return AskUser(about=CallId(about), tool=name, arguments="{}", reason="It leaves.", binding=Digest(binding))
 
 
-def started(call: str, effect: CallModel | RunTool | AskUser | TakeSnapshot | MakeWorktree, attempt: int = 1) -> Body:
+def started(call: str, effect: Effect, attempt: int = 1) -> Body:
     return EffectStarted(call_id=CallId(call), attempt=attempt, effect=effect)
 
 

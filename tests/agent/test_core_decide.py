@@ -3,7 +3,7 @@
 import pytest
 
 from agent.state import State
-from eventlog.effects import AskUser, CallModel, RunTool, TakeSnapshot
+from eventlog.effects import AskUser, CallModel, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import Approved, Body, CallRejected, Continued, EffectStarted, TurnEnded
 from eventlog.ids import CallId, CommandId, Digest
 from eventlog.messages import ToolMessage
@@ -53,6 +53,14 @@ def after(state: State, *bodies: Body, planner: PlainPlanner | None = None) -> t
 
 def test_reads_start_beside_each_other() -> None:
     assert after(asked_for("read", "read", "read"))[1] == ["c1_1", "c1_2", "c1_3"]
+
+
+@pytest.mark.parametrize("tool", ["read", "edit", "shell"])
+def test_nothing_looks_at_a_tree_that_is_being_set_back(tool: str) -> None:
+    asked = fold_bodies([*OPENING, started("b2", RestoreTree(commit=BASE)), started("c1", model_call())])
+    state, decided = after(asked, finished("c1", replied(tool)))
+    assert decided == []
+    assert after(state, finished("b2", taken("c")))[1] == ["c1_1"]
 
 
 def test_a_write_waits_for_every_earlier_call() -> None:

@@ -18,9 +18,11 @@ from eventlog.opening import read_log
 from eventlog.outcomes import OutcomeUnknown, ToolFailed
 from processes.tree import descendants, is_alive, pids, read, send
 from tests.actors.playing import check_conversation
+from tests.chaos.keyboard import Attended
 from worktrees.sample import make_repository
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = (sys.executable, "-I", "-m", "cli")
 Kind = Literal["harness", "wrapper", "everything"]
 SECRET = "planted-secret-0123456789"
 
@@ -43,10 +45,15 @@ class Arena:
     folder: Path
     turns: Sequence[object] = field(default_factory=lambda: TURNS)
     options: tuple[str, ...] = ()
+    settings: str = ""
+    """The user's config.toml."""
+    attended: bool = False
+    """Somebody sits at a terminal and says yes to all that is asked."""
+    program: tuple[str, ...] = PROGRAM
     server: "subprocess.Popen[bytes] | None" = None
     port: int = 0
-    shown: list[dict[str, object]] = field(default_factory=list)
-    """Every event that a run printed: acknowledged, so it must be in the log for ever."""
+    past: set[str] = field(default_factory=set)
+    """Sessions that were here before the one that is killed."""
 
     @property
     def home(self) -> Path:
@@ -68,6 +75,7 @@ class Arena:
         )
         wait_until(lambda: port_file.exists() and port_file.read_text().strip() != "", 30)
         self.port = int(port_file.read_text())
+        (self.folder / "config.toml").write_text(self.settings)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,22 +84,25 @@ class Arena:
         self.server.wait()
 
     def start(self, *arguments: str, crash_at: str = "", trace: Path | None = None) -> "subprocess.Popen[bytes]":
+        """`crash_at`: points, a space between; those of the process around a command begin with `wrapper:`."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(("THALIA_", "OPENAI_"))}
         env |= {
             "THALIA_HOME": str(self.home),
             "THALIA_DAEMON": "off",
-            "THALIA_CONFIG": str(self.folder / "none.toml"),
+            "THALIA_CONFIG": str(self.folder / "config.toml"),
             "OPENAI_BASE_URL": f"http://127.0.0.1:{self.port}/v1",
             "OPENAI_API_KEY": SECRET,
         }
-        if crash_at:
-            name, _, point = crash_at.partition("wrapper:")
+        for place in crash_at.split():
+            name, _, point = place.partition("wrapper:")
             env |= {"THALIA_CRASH_WRAPPER": point} if point else {"THALIA_CRASH_AT": name}
         env |= {"THALIA_CRASH_TRACE": str(trace)} if trace else {}
+        if self.attended:
+            return Attended(self.program, arguments, self.repository, env, self.folder / "errors.txt")
         out = (self.folder / f"out-{time.monotonic_ns()}.jsonl").open("wb")
         with out, (self.folder / "errors.txt").open("ab") as errors:
             return subprocess.Popen(
-                [sys.executable, "-I", "-m", "cli", *arguments, "--output-format", "stream-json"],
+                [*self.program, *arguments, "--output-format", "stream-json"],
                 cwd=self.repository,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -110,7 +121,8 @@ class Arena:
 
     def session_folder(self) -> Path | None:
         """The one session that got as far as its first event."""
-        found = [p.parent for p in self.home.glob("sessions/*/log.duckdb") if self._has_begun(p.parent)]
+        folders = [path.parent for path in self.home.glob("sessions/*/log.duckdb")]
+        found = [path for path in folders if path.name not in self.past and self._has_begun(path)]
         assert len(found) <= 1
         return found[0] if found else None
 

@@ -1,9 +1,11 @@
 """SIGKILL at each named point of a session, and once more during the recovery.
 
-One run without kills lists the points. Of each name the first, the last and a drawn occurrence are killed at; a seeded
-part in `make test`, all of them in `make crash`."""
+One run of each scene without kills lists the points that it reaches. Each occurrence is killed at, `make crash` does
+them all, `make test` a seeded part; then again, with a second kill at a point that the recovery reached."""
 
 import os
+import signal
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -11,75 +13,151 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from actors.history import Verified, verify
-from tests.chaos.arena import FINAL, Arena, check_acknowledged, check_log, failed_calls, kill, unknown_calls
+from configs.crash import POINTS, WRAPPER_POINTS
+from eventlog.anchor import Head
+from eventlog.effects import MergeWork
+from eventlog.events import EffectStarted, Event
+from eventlog.opening import read_log
+from processes.tree import send
+from tests.chaos.arena import SECRET, Arena
+from tests.chaos.invariants import (
+    acknowledged,
+    check_acknowledged,
+    check_announced,
+    check_ledger,
+    check_nothing_left,
+    check_secrets,
+    check_session,
+    row_hashes,
+    told,
+)
+from tests.chaos.scenes import SCENES, Scene, ledger
 
 ALL = "THALIA_TEST_KILLS" in os.environ
 SEED = int(os.environ.get("THALIA_TEST_SEED", "1"))
-SEEDED = 14
-WRAPPER = ("before_lock", "after_lock", "after_start", "after_spawn", "before_done", "after_done_tmp", "after_done")
-EXPECTED = {
-    "before_commit",
-    "after_commit",
-    "after_anchor",
-    "before_call_model",
-    "after_call_model",
-    "before_run_tool",
-    "after_run_tool",
-    "before_make_worktree",
-    "after_make_worktree",
-    "before_take_snapshot",
-    "after_take_snapshot",
-    "before_merge_work",
-    "after_merge_work",
-    "before_rename",
-    "after_rename",
-    "snapshot_before_ref",
-    "snapshot_after_ref",
-    "commit_before_ref",
-    "commit_after_ref",
-}
+SEEDED = 10
+COMMANDS = 4
+"""Of a whole session: each has a process around it."""
 
 
 @cache
-def points() -> tuple[str, ...]:
-    """`name:count` for each occurrence that is killed at."""
-    with TemporaryDirectory() as folder, Arena(Path(folder)) as arena:
+def points() -> tuple[tuple[Scene, str], ...]:
+    """Each occurrence, `name:count`, by the scene that reaches it; one that an earlier scene has is not repeated."""
+    found: list[tuple[Scene, str]] = []
+    known: set[str] = set()
+    for scene in SCENES:
+        for name in trace_of(scene):
+            if name not in known:
+                known.add(name)
+                found.append((scene, name))
+    names = {name.partition(":")[0] for name in known}
+    assert names == set(POINTS), f"never reached: {set(POINTS) - names}; not declared: {names - set(POINTS)}"
+    whole = SCENES[0]
+    wrappers = [f"wrapper:{name}:{number}" for name in WRAPPER_POINTS for number in range(1, COMMANDS + 1)]
+    return (*found, *((whole, name) for name in wrappers), *((whole, f"wrapper:{name}") for name in WRAPPER_POINTS))
+
+
+def trace_of(scene: Scene) -> list[str]:
+    with TemporaryDirectory() as folder, scene.make(Path(folder)) as arena:
+        scene.begin(arena)
         trace = Path(folder) / "trace"
-        options = ("exec", "Do it.", "-m", "openai/test", "--merge")
-        assert arena.start(*options, trace=trace).wait(120) == 0, arena.errors()
-        seen: dict[str, int] = {}
-        for line in trace.read_text().split():
-            name, _, count = line.partition(":")
-            seen[name] = int(count)
-    missing = EXPECTED - seen.keys()
-    assert not missing, f"these points were never reached: {sorted(missing)}"
-    random = Random(SEED)
-    chosen = [f"{n}:{c}" for n, last in sorted(seen.items()) for c in {1, last, random.randint(1, last)}]
-    return (*chosen, *(f"wrapper:{name}" for name in WRAPPER))
+        # A run after another: what goes on after the first is reached too.
+        crash_at = f"wrapper:{scene.wrapper}" if scene.wrapper else ""
+        assert arena.start(*scene.go_on(arena), crash_at=crash_at, trace=trace).wait(120) == 0, arena.errors()
+        return trace.read_text().split()
 
 
 def numbers() -> range:
     return range(len(points())) if ALL else range(SEEDED)
 
 
+def chosen(number: int) -> tuple[Scene, str]:
+    if ALL:
+        return points()[number]
+    # Each name as often as the other, be it reached once or forty times.
+    random = Random(SEED * 100 + number)
+    name = random.choice(sorted({place.rpartition(":")[0] for _, place in points()}))
+    return random.choice([(scene, place) for scene, place in points() if place.rpartition(":")[0] == name])
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", numbers())
-def test_a_kill_at_a_point_and_another_in_its_recovery_change_nothing(number: int, tmp_path: Path) -> None:
-    found = points()
-    point = found[number] if ALL else Random(SEED * 100 + number).choice(found)
-    second = Random(SEED * 100 + number + 7).choice(found)
-    with Arena(tmp_path) as arena:
-        for place in (point, second):
-            run = arena.go_on(crash_at=place, last=True)
-            run.wait(120)
-            kill(run, "everything")
-        assert arena.finish() == 0, f"{point}, then {second}: {arena.errors()}"
-        events = arena.events()
-        check_log(events)
-        check_acknowledged(arena, events)
-        assert isinstance(verify(events), Verified)
-        # Where every wrapper of a run dies at this point, the model is told: unknown, or failed before it began.
-        told = "wrapper" in point + second and bool(unknown_calls(events) or failed_calls(events))
-        assert arena.files() == FINAL or told, f"{point}, then {second}"
-        assert arena.survivors() == []
+def test_a_kill_at_a_point_changes_nothing(number: int, tmp_path: Path) -> None:
+    scene, point = chosen(number)
+    reached = die_and_recover(scene, tmp_path, point)
+    assert reached, f"{point} was not reached"
+    # Nobody survives the second kill: nothing can be adopted.
+    assert die_and_recover(scene, tmp_path, point, Random(SEED * 100 + number).choice(reached))
+
+
+def die_and_recover(scene: Scene, tmp_path: Path, *places: str) -> list[str]:
+    """The points that the recovery reached. How often a run commits depends on what comes in at once, so a point that
+    this one did not reach is tried at its turn before; empty where that was its first."""
+    folder = tmp_path / "-".join(places).replace(":", ".")
+    folder.mkdir()
+    with scene.make(folder) as arena:
+        scene.begin(arena)
+        heads: list[Head] = []
+        for number, place in enumerate(places):
+            if not die(scene, arena, place) and number == 0:
+                break
+            send(arena.survivors() if number else [], signal.SIGKILL)
+            if (found := arena.session_folder()) is not None:
+                heads.append(acknowledged(found))
+                check_traces(arena, read_log(found))
+        else:
+            reached = recover(scene, arena, folder / "trace")
+            check(scene, arena, heads, places)
+            return reached
+    name, _, count = places[0].rpartition(":")
+    return die_and_recover(scene, tmp_path, f"{name}:{int(count) - 1}", *places[1:]) if int(count) > 1 else []
+
+
+def die(scene: Scene, arena: Arena, place: str) -> bool:
+    """Whether it died there. Where the process around a command does, the session lives on and deals with it."""
+    crash_at = f"{place} wrapper:{scene.wrapper}" if scene.wrapper else place
+    code = arena.start(*scene.go_on(arena), crash_at=crash_at).wait(120)
+    return code == -signal.SIGKILL or "wrapper:" in place
+
+
+def recover(scene: Scene, arena: Arena, trace: Path) -> list[str]:
+    """Go on without kills to the end and the merge."""
+    while True:
+        command = scene.go_on(arena)
+        assert arena.start(*command, trace=trace).wait(120) == 0, arena.errors()
+        if command[0] in ("exec", "resume"):
+            return trace.read_text().split()
+
+
+def check_traces(arena: Arena, events: Sequence[Event]) -> None:
+    """What is done by now was announced before, durably."""
+    found = [f"ledger.py {number}" for number in ledger(arena)]
+    for worktree in arena.home.glob("worktrees/*/*/"):
+        files = contents(worktree)
+        found += [path for path in files if path != "a.py"]
+        found += ["old_text"] if files.get("a.py", "one\n") != "one\n" else []
+    check_announced(found, events)
+    intents = [event.body.effect for event in events if isinstance(event.body, EffectStarted)]
+    merging = any(isinstance(effect, MergeWork) for effect in intents)
+    assert merging or contents(arena.repository) == {"a.py": "one\n"}
+
+
+def check(scene: Scene, arena: Arena, heads: Sequence[Head], places: Sequence[str]) -> None:
+    folder, events = arena.session_folder(), arena.events()
+    assert folder is not None
+    check_session(events)
+    check_acknowledged(heads, row_hashes(folder))
+    check_ledger(ledger(arena), scene.ledger, events)
+    check_secrets([arena.home], [SECRET])
+    assert SECRET not in arena.errors()
+    check_nothing_left(arena.home, arena.repository, arena.survivors())
+    assert contents(arena.repository) == scene.final or told(events), f"{places}"
+    if len(places) == 1 and "wrapper" not in places[0]:
+        # What was under way lived on, was adopted, and nobody needs to be told of anything.
+        assert told(events) == []
+        assert ledger(arena) == list(scene.ledger)
+
+
+def contents(root: Path) -> dict[str, str]:
+    found = [path for path in root.rglob("*") if path.is_file() and ".git" not in path.relative_to(root).parts]
+    return {str(path.relative_to(root)): path.read_text() for path in sorted(found)}

@@ -42,6 +42,18 @@ def test_a_yes_runs_the_command(place: Place) -> None:
 
 
 @pytest.mark.both_ways
+def test_a_long_reply_behind_an_answer_is_shown_whole(place: Place) -> None:
+    text = "".join(f"Line {number} of a long reply.\n" for number in range(4000))
+    with serving(QUESTION, {"text": text}) as server:
+        place.use(server)
+        with terminal(place, "exec", "Do it.", "-m", "openai/test") as screen:
+            screen.wait_for(PROMPT)
+            screen.type("n\n")
+            assert screen.finish() == 0
+        assert all(f"Line {number} of" in screen.text for number in range(4000))
+
+
+@pytest.mark.both_ways
 def test_a_no_and_its_reason_reach_the_model(place: Place) -> None:
     with serving(QUESTION, {"text": "I see."}) as server:
         place.use(server)

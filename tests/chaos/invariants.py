@@ -1,0 +1,218 @@
+"""What must hold of a session however it was killed. Each check names what broke; none of them mends anything."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import BaseModel
+
+from actors.history import verify
+from agent.apply import apply, fold_events
+from agent.state import State
+from eventlog.anchor import Head, read_anchor
+from eventlog.checking import open_copy
+from eventlog.codec import GENESIS
+from eventlog.effects import AskUser, RunTool
+from eventlog.events import (
+    Approved,
+    CallRejected,
+    Denied,
+    EffectFinished,
+    EffectStarted,
+    Event,
+    Rewound,
+    SessionOpened,
+)
+from eventlog.ids import CallId, Digest
+from eventlog.lock import is_held
+from eventlog.outcomes import AttemptLost, Conflicted, OutcomeUnknown, ToolFailed
+from tests.actors.playing import check_conversation, check_replay
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def check_session(events: Sequence[Event]) -> None:
+    """All that the log alone can tell."""
+    check_order(events)
+    check_outcomes(events)
+    check_approvals(events)
+    check_replay(events)
+    check_one_state(events)
+    check_conversation(fold_events(events))
+
+
+def check_order(events: Sequence[Event]) -> None:
+    """No gap, and each epoch begins once, one higher than the last, with the event that says so."""
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    epochs = [event.body.epoch for event in events if isinstance(event.body, SessionOpened)]
+    assert epochs == list(range(1, len(epochs) + 1))
+    now = 0
+    for event in events:
+        now = event.body.epoch if isinstance(event.body, SessionOpened) else now
+        assert event.epoch == now, f"event {event.seq} was written by epoch {event.epoch} in epoch {now}"
+
+
+def check_outcomes(events: Sequence[Event]) -> None:
+    """Each attempt begins once, ends once and in this order; each call has one outcome that counts, and an attempt that
+    was lost is none. A question ends with its answer."""
+    begun, ended, outcomes = Counter[tuple[CallId, int]](), Counter[tuple[CallId, int]](), Counter[CallId]()
+    for event in events:
+        match event.body:
+            case EffectStarted(call_id=call, attempt=attempt):
+                begun[call, attempt] += 1
+            case EffectFinished(call_id=call, attempt=attempt, outcome=outcome):
+                assert (call, attempt) in begun, f"{call}.{attempt} ended before it began"
+                ended[call, attempt] += 1
+                outcomes[call] += not isinstance(outcome, AttemptLost)
+            case Approved(ask=call) | Denied(ask=call):
+                ended[call, 1] += 1
+                outcomes[call] += 1
+            case CallRejected(call_id=call):
+                outcomes[call] += 1
+            case _:
+                pass
+    assert begun == ended, f"begun and not ended, or the reverse: {(begun - ended) + (ended - begun)}"
+    assert set(begun.values()) == {1}
+    assert set(outcomes.values()) == {1}, f"not one outcome: {[c for c, n in outcomes.items() if n != 1]}"
+
+
+def check_approvals(events: Sequence[Event]) -> None:
+    """Whatever was begun because a person allowed it was allowed in exactly these words, before, for this call."""
+    asked: dict[CallId, AskUser] = {}
+    allowed: dict[CallId, tuple[str, str, Digest]] = {}
+    for event in events:
+        match event.body:
+            case EffectStarted(call_id=call, effect=AskUser() as ask):
+                asked[call] = ask
+            case Approved(ask=call, binding=binding):
+                ask = asked[call]
+                assert binding == ask.binding
+                allowed[ask.about] = (ask.tool, ask.arguments, binding)
+            case EffectStarted(call_id=call, effect=RunTool() as effect) if "approved by" in effect.allowed_by:
+                assert call in allowed, f"{call} was begun as approved, and nobody had approved it"
+                assert allowed[call][:2] == (effect.tool, effect.arguments), f"{call} was approved for something else"
+            case _:
+                pass
+
+
+def check_one_state(events: Sequence[Event]) -> None:
+    """Two replays, at once and event by event, have one state."""
+    whole = state_hash(fold_events(events))
+    if not any(isinstance(event.body, Rewound) for event in events):
+        state = State()
+        for event in events:
+            state = apply(state, event.body)
+        assert state_hash(state) == whole
+    assert state_hash(fold_events(events)) == whole
+    assert verify(events) == verify(events)
+
+
+def state_hash(state: State) -> str:
+    """sha256 of the state as JSON, its names in order."""
+    return hashlib.sha256(json.dumps(_plain(state), sort_keys=True).encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    match value:
+        case BaseModel():
+            return value.model_dump(mode="json")
+        case Mapping():
+            return {str(name): _plain(item) for name, item in value.items()}
+        case Sequence() if not isinstance(value, str):
+            return [_plain(item) for item in value]
+        case _ if is_dataclass(value):
+            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        case _:
+            return value
+
+
+def acknowledged(folder: Path) -> Head:
+    """The latest event of which a session may have told anybody: what its anchor says. At 0 there was none."""
+    reading = read_anchor(folder / "head")
+    return reading.head if reading is not None and reading.head is not None else Head(0, GENESIS)
+
+
+def check_acknowledged(heads: Iterable[Head], hashes: Mapping[int, str]) -> None:
+    """What was acknowledged at each kill is there as it was. `hashes`: row_hashes()."""
+    for head in heads:
+        assert head.seq == 0 or hashes.get(head.seq) == head.hash, f"event {head.seq} was acknowledged and is not there"
+
+
+def check_shown(shown: Iterable[Mapping[str, object]], events: Sequence[Event]) -> None:
+    """What a program has printed stands in the log as it was printed."""
+    stored = {event.seq: event.model_dump(mode="json") for event in events}
+    for event in shown:
+        assert stored[int(str(event["seq"]))] == event
+
+
+def announced(events: Sequence[Event], words: str) -> bool:
+    """Whether an intent names it in its arguments."""
+    tools = [event.body.effect for event in events if isinstance(event.body, EffectStarted)]
+    return any(isinstance(effect, RunTool) and words in effect.arguments for effect in tools)
+
+
+def check_announced(found: Iterable[str], events: Sequence[Event]) -> None:
+    """Of each trace in the world, a word of an intent that the log holds already."""
+    for words in found:
+        assert announced(events, words), f"{words!r} was done, and the log does not announce it"
+
+
+def told(events: Sequence[Event]) -> list[CallId]:
+    """Calls of which the log says that they did not do what was asked, or that nobody knows."""
+    finished = [event.body for event in events if isinstance(event.body, EffectFinished)]
+    return [b.call_id for b in finished if isinstance(b.outcome, OutcomeUnknown | Conflicted | ToolFailed)]
+
+
+def check_ledger(done: Sequence[str], wanted: Sequence[str], events: Sequence[Event]) -> None:
+    """As counted outside: never twice, and of one that is missing the log tells."""
+    twice = [number for number, times in Counter(done).items() if times > 1]
+    assert not twice, f"done twice: {twice}"
+    missing = set(wanted) - set(done)
+    assert len(missing) <= len(told(events)), f"missing, and nobody was told: {missing}"
+
+
+def check_secrets(folders: Iterable[Path], secrets: Sequence[str]) -> None:
+    """In no file of the session; a worktree is the user's own."""
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if path.is_file() and not path.is_symlink() and "worktrees" not in path.relative_to(folder).parts:
+                held = path.read_bytes()
+                assert not any(secret.encode() in held for secret in secrets), f"a secret is in {path}"
+
+
+def row_hashes(folder: Path) -> dict[int, str]:
+    """Hash of each row of a session's log, by seq; read from a copy."""
+    with TemporaryDirectory() as copy:
+        database = open_copy(folder, Path(copy))
+        try:
+            _, rows = database.query("SELECT seq, hash FROM events")
+        finally:
+            database.close()
+    return {int(str(seq)): str(digest) for seq, digest in rows}
+
+
+def check_nothing_left(home: Path, repository: Path, survivors: Sequence[int]) -> None:
+    """No process, no lock, no half-made file, no worktree of nobody."""
+    assert survivors == []
+    assert [path for path in home.glob("sessions/*/writer.lock") if is_held(path)] == []
+    half = [
+        *home.rglob(".thalia-*"),
+        *repository.rglob(".thalia-*"),
+        *home.rglob("blobs/**/.*"),
+        *home.glob("**/*.new"),
+    ]
+    assert half == []
+    locks = list((repository / ".git").rglob("*.lock"))
+    assert locks == []
+    made = {path.name for path in (repository / ".git" / "worktrees").glob("*")}
+    known = {path.stem for path in home.glob("worktrees/*/*.json")}
+    assert made <= known, f"worktrees that nobody owns: {made - known}"
+
+
+def shared_memory() -> frozenset[str]:
+    """Segments of this machine."""
+    return frozenset(path.name for path in SHARED_MEMORY.iterdir()) if SHARED_MEMORY.exists() else frozenset()
