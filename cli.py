@@ -42,6 +42,7 @@ from frontends.commands.options import (
     SessionName,
     Snapshots,
     Stop,
+    TakeOver,
     Turns,
     Worktree,
     is_attended,
@@ -136,6 +137,7 @@ def resume(
     merge: Merge = False,
     bypass: Bypass = False,
     accept_damage: AcceptDamage = False,
+    take_over: TakeOver = False,
     detach: Detach = False,
     no_daemon: NoDaemon = False,
 ) -> None:
@@ -145,6 +147,7 @@ def resume(
     options = _options(
         bypass, mode, sandbox, None, attended=is_attended(output) and not detach,
         model=model, fallback=fallback, max_turns=max_turns, max_budget_usd=budget, accept_damage=accept_damage,
+        take_over=take_over,
     )  # fmt: skip
     name = find_name(session, last)
     request = make_request(name, "resumed", options, read_prompt(prompt) if prompt is not None else None, merge)

@@ -21,6 +21,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,6 +29,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -36,8 +38,11 @@ from actors.daemon import abandon
 from actors.desk import Desk, Entry, NoRay
 from actors.hosting import RunRequest, decode_request
 from actors.relay import DoorGone, ask, follow
+from configs import crash
+from configs.crash import reached
 from configs.places import DaemonPlace
 from configs.version import VERSION, new_command_name
+from eventlog.errors import LogError
 from eventlog.ids import SessionId
 
 _STOP_S = 8.0
@@ -89,6 +94,8 @@ class Answers:
             raise Refused(
                 400, "BadRequest", f"This is no request to run a session ({type(error).__name__})."
             ) from error
+        if wanted.options.take_over:
+            wanted = await self._take_over(wanted)
         while (known := self._desk.entries.get(wanted.session)) is not None:
             opened = await self._speak(known, wanted)
             if opened is not None:
@@ -101,7 +108,20 @@ class Answers:
         except NoRay as error:
             # Whoever asked runs it elsewhere.
             await self._desk.cut(entry, "NoRay", str(error))
-        return _json(_opened(entry)) if entry.refusal is None else _json(entry.refusal, 409)
+        reached("before_host_answer")
+        if entry.refusal is not None:
+            return _json(entry.refusal, 409)
+        return _json(_opened(entry), then="after_host_answer")
+
+    async def _take_over(self, wanted: RunRequest) -> RunRequest:
+        """The same request without it: whoever hosts the session again some time ends nobody. Raises Refused."""
+        known = self._desk.entries.get(wanted.session)
+        if known is None or not (wanted.changes or wanted.command_id == known.request.command_id):
+            try:
+                await self._desk.take_over(wanted.session)
+            except LogError as error:
+                raise Refused(409, type(error).__name__, str(error)) from error
+        return replace(wanted, options=replace(wanted.options, take_over=False))
 
     async def _speak(self, entry: Entry, wanted: RunRequest) -> dict[str, Any] | None:
         """To a session that is hosted: the answer; None where it ended before. Raises Refused."""
@@ -189,7 +209,9 @@ class Answers:
                     async for payload in follow(self._place.door(entry.request.session), after):
                         kind, seq = _kind(payload)
                         after = seq or after
+                        reached("before_stream")
                         yield _event(kind, payload, seq)
+                        reached("after_stream")
                         if kind == "error":
                             return
                 # Over, or dead: the worker's end says which, in some milliseconds.
@@ -202,7 +224,8 @@ class Answers:
     async def command(self, request: Request) -> Response:
         entry, command = self._entry(request), await _body(request)
         if await self._say(entry, command):
-            return _json({"ok": True})
+            reached("before_command_answer")
+            return _json({"ok": True}, then="after_command_answer")
         session = entry.request.session
         raise Refused(404, "NotHosted", f"Session {session} has ended; `thalia resume {session}` goes on.")
 
@@ -213,7 +236,9 @@ class Answers:
             if entry.state == "over":
                 return False
             try:
+                reached("before_say")
                 answer = await ask(self._place.door(entry.request.session), {"op": "command", "command": command})
+                reached("after_say")
             except DoorGone:
                 # Sent again with its id when the session is back; what was logged is not logged twice.
                 await asyncio.sleep(_AGAIN_S)
@@ -231,6 +256,7 @@ class Answers:
 
     async def _stop(self, entry: Entry) -> bool:
         """Whether it ended by itself."""
+        reached("before_stop")
         session = entry.request.session
         command = {"kind": "interrupted", "id": new_command_name()}
         telling = asyncio.create_task(self._say(entry, command))
@@ -245,6 +271,7 @@ class Answers:
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
+            reached("after_stop")
 
     async def sql(self, request: Request) -> Response:
         """In a process of its own: a query may take all the memory that it gets, and ends with who asked for it."""
@@ -296,9 +323,12 @@ class Answers:
             raise Refused(409, "NotIdle", "The daemon is in use.")
         names = sorted(self._desk.entries)
         await asyncio.gather(*(self._stop(entry) for entry in list(self._desk.entries.values())))
+        reached("before_abandon")
         await asyncio.to_thread(abandon, self._place)
+        reached("after_abandon")
         asyncio.get_running_loop().call_later(0.05, self._end)
-        return _json({"stopped": names})
+        reached("before_down_answer")
+        return _json({"stopped": names}, then="after_down_answer")
 
 
 def _opened(entry: Entry) -> dict[str, Any]:
@@ -334,8 +364,14 @@ def _event(kind: str, data: bytes, seq: int = 0) -> bytes:
     return b"%bevent: %b\ndata: %b\n\n" % (number, kind.encode(), data)
 
 
-def _json(value: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(value), status, media_type="application/json")
+def _json(value: object, status: int = 200, then: str | None = None) -> Response:
+    """`then` is the crash point behind the answer."""
+    sent = BackgroundTask(_reached, then) if crash.ACTIVE and then is not None else None
+    return Response(orjson.dumps(value), status, media_type="application/json", background=sent)
+
+
+async def _reached(point: str) -> None:
+    reached(point)
 
 
 async def _answer_refusal(request: Request, error: Exception) -> Response:

@@ -102,7 +102,7 @@ def _save(files: SessionFiles, state: State, parts: Parts, head: int) -> Commit:
 def _end_commands(calls: Path, state: State) -> None:
     """What an interrupted run left running must not write into the tree that is being set back."""
     for call_id, item in state.open.items():
-        if isinstance(item.effect, RunTool) and item.effect.effect_class == "command":
+        if isinstance(item.effect, RunTool) and item.effect.may_write:
             folder = calls / f"{call_id}.{item.attempt}"
             if folder.exists():
                 end_tree(folder)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import platform
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,7 +27,9 @@ from agent.prompt import build_system
 from agent.tools.instructions import collect, reader
 from agent.tools.schemas import TOOLS, tools_json
 from configs import crash
+from configs.scratch import scratch
 from configs.settings import Environment, Settings
+from configs.tools import OwnTool
 from eventlog.errors import LogError
 from eventlog.events import ContextSet, ModeChosen, ModelRoute
 from eventlog.ids import MAIN, SessionId
@@ -102,8 +103,8 @@ def _test_sandbox() -> SandboxReport:
     """What held once holds as long as the programs are the same; what did not is tried again: somebody may mend it."""
     programs = tuple(_identity(path) for path in candidates())
     if programs not in _held:
-        with tempfile.TemporaryDirectory(prefix="thalia-sandbox-") as folder:
-            report = self_test(Path(folder))
+        with scratch("sandbox") as folder:
+            report = self_test(folder)
         if not report.ok:
             return report
         _held[programs] = report
@@ -122,7 +123,7 @@ def rehearse(folder: Path) -> None:
         create_log(folder / "log", SessionId("rehearsal"), SystemClock(), Redactor(())).close()
     with contextlib.suppress(OSError):
         _test_sandbox()
-    _tools()
+    _tools({})
     parse("true")
 
 
@@ -166,7 +167,7 @@ def make_context(
     return ContextSet(
         **make_route(target).model_dump(),
         system=system,
-        tools=_tools(),
+        tools=_tools(parts.settings.tools),
         token_bound=bound,
         snapshots=snapshots,
         setup=parts.settings.setup_command or "",
@@ -218,6 +219,8 @@ def build(
         sandbox_works=sandbox.ok,
         own_worktree=own,
         git_runs_programs=files.repository.runs_programs,
+        session=opened.log.session,
+        tools=settings.tools,
     )
     commands = Commands(runner, room, parts.redactor)
     planner = ToolPlanner(rules, around, requests, parts.clock)
@@ -225,7 +228,9 @@ def build(
         opened=opened,
         files=files,
         runner=runner,
-        world=LocalWorld(files, commands, models, requests, planner.may_read, parts.on_delta, readable),
+        world=LocalWorld(
+            files, commands, models, requests, planner.may_read, parts.on_delta, readable, tools=settings.tools
+        ),
         planner=planner,
         identity=this_process(),
     )
@@ -242,9 +247,13 @@ def connect(parts: Parts, targets: Sequence[Target], contexts: Sequence[ContextS
     return models
 
 
+def _tools(own: Mapping[str, OwnTool]) -> str:
+    return tools_json([tool.name for tool in TOOLS], own) if own else _our_tools()
+
+
 @cache
-def _tools() -> str:
-    return tools_json(tuple(tool.name for tool in TOOLS))
+def _our_tools() -> str:
+    return tools_json([tool.name for tool in TOOLS])
 
 
 def _home(variables: Mapping[str, str]) -> Path:

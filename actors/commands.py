@@ -1,18 +1,32 @@
-"""Shell commands of a session: from an intent to a durable, confined run, and from what it left to an outcome."""
+"""Commands of a session: from an intent to a durable run, confined or not, and from what it left to an outcome."""
 
-from collections.abc import Mapping
+import json
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from agent.tools.output import command_text
 from agent.tools.schemas import ShellArguments
 from configs.places import RUN_MARK
+from configs.tools import KEY_VARIABLE
 from eventlog.effects import RunTool
 from eventlog.ids import CallId
 from eventlog.outcomes import Cancelled, OutcomeUnknown, ToolFailed, ToolSucceeded
 from eventlog.redact import Redactor
-from processes.calls import inspect, read_output, read_start
-from processes.commands import CallState, Command, CommandResult, Confinement, Limits, Lost, ProcessError
+from processes.calls import began_us, inspect, read_output
+from processes.commands import (
+    CallState,
+    Command,
+    CommandResult,
+    Confinement,
+    Lease,
+    Limits,
+    Lost,
+    NotStarted,
+    ProcessError,
+)
 from processes.environment import child_env
 from processes.runner import Runner
 from worktrees.project import ProjectEnvironment
@@ -33,6 +47,8 @@ class CommandRoom:
     limits: Limits
     run_mark: str
     """In the environment of every process of this session, so that none is overlooked."""
+    lease: Lease | None = None
+    """Of the agent that runs them, where it may be replaced while it lives (agent_lease.py)."""
 
 
 class Commands:
@@ -46,8 +62,7 @@ class Commands:
         return inspect(self.folder(call_id, attempt))
 
     def began_us(self, call_id: CallId, attempt: int) -> int:
-        start = read_start(self.folder(call_id, attempt))
-        return int(start["started_us"]) if start else 0
+        return began_us(self.folder(call_id, attempt))
 
     async def run(
         self,
@@ -66,12 +81,43 @@ class Commands:
         env["PATH"] = ":".join([*project.path_entries, env.get("PATH", "/usr/bin:/bin")])
         timeout = arguments.timeout_s or self._room.limits.timeout_s
         limits = Limits(timeout_s=timeout, output_bytes=self._room.limits.output_bytes)
-        command = Command(text=arguments.command, cwd=cwd, env=env, limits=limits, confinement=confinement)
+        command = Command(
+            text=arguments.command,
+            cwd=cwd,
+            env=env,
+            limits=limits,
+            confinement=confinement,
+            lease=self._room.lease,
+        )
         try:
             result = await self._runner.run(folder, command)
         except ProcessError as error:
             return ToolFailed(text=str(error))
         return self.outcome(call_id, attempt, result, writes=not (effect.confined and effect.read_only))
+
+    async def run_program(
+        self, folder: Path, program: Sequence[str], said: Mapping[str, object], *, cwd: Path, timeout_s: float
+    ) -> CommandResult | Lost:
+        """Unconfined, with `said` as JSON on its input; the `key` in it stands in a variable too. No folder of the
+        project is on its path. Never twice in one folder. Raises ProcessError."""
+        given = folder.with_name(f"{folder.name}.input")
+        if isinstance(inspect(folder), NotStarted):
+            # Whole when it gets its name: a program that an earlier process is about to begin may read it.
+            temporary = given.with_suffix(".new")
+            temporary.touch(0o600)
+            temporary.write_text(json.dumps(said, ensure_ascii=False))
+            temporary.rename(given)
+        env = child_env(self._room.variables, {RUN_MARK: self._room.run_mark, KEY_VARIABLE: str(said["key"])})
+        limits = Limits(timeout_s=timeout_s, output_bytes=self._room.limits.output_bytes)
+        text = f"exec {shlex.join(program)} < {shlex.quote(str(given))}"
+        command = Command(text=text, cwd=cwd, env=env, limits=limits, lease=self._room.lease)
+        result = await self._runner.run(folder, command)
+        given.unlink(missing_ok=True)
+        return result
+
+    def unused(self, name: str) -> Path:
+        """The first folder of this name, counted from 1, in which nothing was begun."""
+        return next(path for number in count(1) if not (path := self._room.calls / f"{name}{number}").exists())
 
     async def attach(self, call_id: CallId, attempt: int) -> CommandOutcome:
         result = await self._runner.attach(self.folder(call_id, attempt))
@@ -91,20 +137,26 @@ class Commands:
         recovered: bool = False,
     ) -> CommandOutcome:
         folder = self.folder(call_id, attempt)
-        output = read_output(folder, HEAD, TAIL)
-        self._scrub(folder)
         if isinstance(result, Lost):
+            output = read_output(folder, HEAD, TAIL)
+            self._scrub(folder)
             tail = (output.head + output.tail)[-400:].decode(errors="replace")
             return OutcomeUnknown(evidence=f"it began at {result.started_us} µs; its last output was: {tail!r}")
-        spill = str(output.path) if output.omitted else None
-        text = command_text(output.head, output.tail, output.omitted, result.exit_code, spill)
-        text = "\n".join(part for part in (text, _note(result)) if part)
+        text, spill = self.shown(folder, result)
         if result.cancelled:
             return Cancelled(text=text, started=True, wrote=writes)
         if result.exit_code == 0 and not result.timed_out and result.setup_error is None:
             return ToolSucceeded(text=text, exit_code=0, wrote=writes, spill=spill, recovered=recovered)
         wrote = writes and result.setup_error is None
         return ToolFailed(text=text, exit_code=result.exit_code, wrote=wrote, spill=spill, recovered=recovered)
+
+    def shown(self, folder: Path, result: CommandResult) -> tuple[str, str | None]:
+        """What the model reads of a run, and where all of it lies if that is not all."""
+        output = read_output(folder, HEAD, TAIL)
+        self._scrub(folder)
+        spill = str(output.path) if output.omitted else None
+        text = command_text(output.head, output.tail, output.omitted, result.exit_code, spill)
+        return "\n".join(part for part in (text, _note(result)) if part), spill
 
     def _scrub(self, folder: Path) -> None:
         """The files that stay with the session hold no secret either."""

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from actors.files import SessionFiles
@@ -73,6 +73,8 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         state = fold_events(self.opened.events)
+        # They are on the disk: kept here too, those of a long session would be most of its memory.
+        self.opened = replace(self.opened, events=self.opened.events[-1:])
         self.loop = Loop(self.opened.log, self.planner, self.world, state, self._publish)
 
     @property

@@ -22,7 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from actors.head import Head, HeadError, HeadFiles, HeadSize, start_head
+from actors.heartbeat import wait_silent
 from actors.vault import Vault
+from configs.crash import reached
 from configs.places import (
     MARK,
     RUN_MARK,
@@ -32,6 +34,7 @@ from configs.places import (
     append_line,
     daemon_environment,
     daemon_place,
+    hung_limit_s,
 )
 from processes import tree
 from processes.helper import subreaper
@@ -44,6 +47,8 @@ _RETRY_S = (0.0, 0.5, 2.0, 5.0)
 _STEADY_S = 5.0
 """A process that lived so long did not fail because of how it was started."""
 _GRACE_S = 10.0
+_BEGIN_S = 60.0
+"""For a gateway to be loaded and to say its first word: some tenths of a second, but the machine may be busy."""
 
 
 class ServerLost(HeadError):
@@ -56,6 +61,7 @@ class Supervisor:
     ) -> None:
         self._place, self._listener, self._memory = place, listener, memory
         self._environment = {**environment, MARK: str(place.folder)}
+        self._hung_s = hung_limit_s(environment)
         self._stopping = asyncio.Event()
         self._gateway: asyncio.subprocess.Process | None = None
         self._ray: dict[str, str] = {"state": "starting"}
@@ -85,7 +91,9 @@ class Supervisor:
             head: Head | None = None
             began = asyncio.get_running_loop().time()
             try:
+                reached("before_ray")
                 head = await self._start_ray()
+                reached("after_ray")
                 self._tell({"state": "up", "address": head.address, "token": str(head.files.token)})
                 why = await head.died()
                 if asyncio.get_running_loop().time() - began > _STEADY_S:
@@ -124,6 +132,7 @@ class Supervisor:
         failures = 0
         while True:
             began = asyncio.get_running_loop().time()
+            reached("before_gateway")
             code = await self._run_gateway()
             if code == STOPPED:
                 return
@@ -146,11 +155,13 @@ class Supervisor:
                 pass_fds=inherited,
                 preexec_fn=_die_with_parent(),
             )
+        reached("after_gateway")
         theirs.close()
+        ours.setblocking(False)
         self._channel = ours
         self._tell(self._ray)
         try:
-            return await process.wait()
+            return await self._wait_ended(process, ours)
         finally:
             self._channel = None
             ours.close()
@@ -163,6 +174,21 @@ class Supervisor:
                     process.kill()
                     await asyncio.shield(process.wait())
 
+    async def _wait_ended(self, process: asyncio.subprocess.Process, channel: socket.socket) -> int:
+        """The exit code. One that is stopped or hangs is ended; whoever waits for its answer asks the next one."""
+        silent = asyncio.create_task(wait_silent(lambda: _hear(channel), self._hung_s, _BEGIN_S))
+        ended = asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait([silent, ended], return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                self._complain(f"The gateway said nothing for {self._hung_s:g} s and is replaced.")
+                process.kill()
+            return await ended
+        finally:
+            for task in (silent, ended):
+                task.cancel()
+            await asyncio.gather(silent, ended, return_exceptions=True)
+
     def _tell(self, ray: dict[str, str]) -> None:
         """What Ray's state is: a line to the gateway that lives, and the first line of the next one."""
         self._ray = ray
@@ -172,6 +198,12 @@ class Supervisor:
 
     def _complain(self, text: str) -> None:
         append_line(self._place.log, text)
+
+
+async def _hear(gateway: socket.socket) -> None:
+    """Until it says something, or its end is closed."""
+    with suppress(OSError):
+        await asyncio.get_running_loop().sock_recv(gateway, 4096)
 
 
 async def _start_whole(files: HeadFiles, environment: Mapping[str, str]) -> Head:
@@ -283,6 +315,26 @@ def clear(place: DaemonPlace) -> None:
             path.unlink(missing_ok=True)
 
 
+def serve(place: DaemonPlace, variables: Mapping[str, str]) -> None:
+    """Until the daemon is over. `variables` are those of whoever started it."""
+    # What Ray's own parents leave behind becomes ours, so that none stays as a zombie.
+    subreaper()()
+    listener, memory = listen(place.gateway), memory_file()
+    reached("after_listen")
+    Vault(memory).keep_default(variables)
+    try:
+        asyncio.run(Supervisor(place, listener, memory, daemon_environment(os.environ)).run())
+    finally:
+        reached("before_daemon_end")
+        place.gateway.unlink(missing_ok=True)
+        listener.close()
+        sweep(place)
+        reached("after_daemon_end")
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("state_folder", type=Path)
@@ -298,27 +350,16 @@ def main() -> None:
     lock = take_lock(place)
     if lock is None:
         return
+    reached("after_daemon_lock")
     os.chdir(place.folder)
     sweep(place)
     clear(place)
     place.make()
+    reached("after_daemon_clear")
     if chosen.end:
         abandon(place)
     else:
-        # What Ray's own parents leave behind becomes ours, so that none stays as a zombie.
-        subreaper()()
-        listener, memory = listen(place.gateway), memory_file()
-        Vault(memory).keep_default(variables)
-        passed = daemon_environment(os.environ)
-        try:
-            asyncio.run(Supervisor(place, listener, memory, passed).run())
-        finally:
-            place.gateway.unlink(missing_ok=True)
-            listener.close()
-            sweep(place)
-            with suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
+        serve(place, variables)
     shutil.rmtree(place.folder, ignore_errors=True)
     os.close(lock)
 

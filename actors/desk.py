@@ -12,14 +12,19 @@ from typing import Any, Literal
 import orjson
 from pydantic import ValidationError
 
+from actors.heartbeat import wait_silent
 from actors.hosting import RunRequest, decode_request, encode_request, refusal_of
-from actors.pool import Pool, Worker, WorkerLost
+from actors.pool import Pool, Worker, WorkerHung, WorkerLost
 from actors.relay import DoorGone, ask
 from actors.vault import Vault
-from configs.places import RUN_MARK, WARM_WORKERS, DaemonPlace, append_line
+from configs.crash import reached
+from configs.places import MARK, RUN_MARK, WARM_WORKERS, DaemonPlace, append_line
 from eventlog.blobs import write_durably
+from eventlog.checking import LOCK
 from eventlog.ids import SessionId
-from processes.tree import end_carriers
+from eventlog.lock import read_holder
+from eventlog.taking_over import end_writer
+from processes.tree import carriers, end_carriers
 
 State = Literal["waiting", "open", "over"]
 MANY_DEATHS = 5
@@ -59,11 +64,12 @@ class Entry:
 
 
 class Desk:
-    def __init__(self, place: DaemonPlace, vault: Vault) -> None:
+    def __init__(self, place: DaemonPlace, vault: Vault, hung_s: float) -> None:
+        """`hung_s`: how long a session's process may say nothing until another takes its place."""
         self.entries: dict[SessionId, Entry] = {}
         self.ray: dict[str, str] = {"state": "starting"}
         self._ray_changed = asyncio.Event()
-        self._place, self._vault = place, vault
+        self._place, self._vault, self._hung_s = place, vault, hung_s
         self._pool: asyncio.Future[Pool] = asyncio.get_running_loop().create_future()
         self._found: dict[str, Worker] = {}
 
@@ -96,8 +102,12 @@ class Desk:
         """A session that is hosted already stays with the one that hosts it."""
         entry = self.entries.get(request.session)
         if entry is None:
-            write_durably(self._place.request(request.session), encode_request(request))
+            reached("before_request")
+            # First, so that whoever finds the request does not run it with the variables of somebody else.
             self._vault.keep(request.session, variables)
+            reached("after_variables")
+            write_durably(self._place.request(request.session), encode_request(request))
+            reached("after_request")
             entry = self._begin(request)
         return entry
 
@@ -114,8 +124,16 @@ class Desk:
         finally:
             settled.cancel()
 
+    async def take_over(self, session: SessionId) -> None:
+        """End the process that writes the session, whoever began it. One that is hosted goes on in another process.
+        Raises CannotTakeOver."""
+        ended = await asyncio.to_thread(end_writer, self._place.state_folder / "sessions" / session)
+        if ended is not None:
+            append_line(self._place.log, f"Process {ended.pid}, which wrote session {session}, was ended on demand.")
+
     async def cut(self, entry: Entry, kind: str, text: str) -> None:
         """End a session that does not end by itself: its process, its commands; its log says the rest."""
+        reached("before_cut")
         entry.refusal = {"kinds": [kind], "text": text}
         if entry.task is not None:
             entry.task.cancel()
@@ -123,6 +141,7 @@ class Desk:
         if entry.worker is not None and self._pool.done():
             await self._pool.result().drop(entry.worker)
         await asyncio.to_thread(end_carriers, RUN_MARK, entry.request.session, _END_S)
+        reached("after_cut")
 
     async def export_all(self, folder: Path) -> dict[str, Path]:
         """The logs of the sessions that run, as Parquet, by id. One whose process is being replaced is left out."""
@@ -147,8 +166,10 @@ class Desk:
             if entry.refusal is None:
                 # Only this gateway ends; the session goes on, and the next one has to know it.
                 raise
+        reached("before_forget")
         self._place.request(session).unlink(missing_ok=True)
         self._vault.forget(session)
+        reached("after_forget")
         self.entries.pop(session, None)
         entry.turn("over")
 
@@ -163,8 +184,8 @@ class Desk:
             began, entry.worker = loop.time(), self._found.pop(session, None)
             try:
                 entry.worker = entry.worker or await pool.take()
-                if await self._open(entry, entry.worker):
-                    await entry.worker.wait_over(session)
+                await self._see_through(entry, entry.worker)
+                reached("before_give_back")
                 await pool.give_back(entry.worker)
                 return
             except Exception as error:  # a session is given up for its own reasons only, after some tries
@@ -177,17 +198,59 @@ class Desk:
         text = f"The process of session {session} died {deaths} times in a row; see {self._place.log}."
         entry.refusal = {"kinds": ["SessionDied"], "text": text}
 
+    async def _see_through(self, entry: Entry, worker: Worker) -> None:
+        """Until the session is over. Raises WorkerLost; WorkerHung where its process stays silent for too long."""
+        session = entry.request.session
+        hosting = asyncio.ensure_future(self._host(entry, worker))
+        silent = asyncio.ensure_future(wait_silent(lambda: self._ping(session, worker), self._hung_s))
+        try:
+            await asyncio.wait([hosting, silent], return_when=asyncio.FIRST_COMPLETED)
+            if not hosting.done():
+                await silent
+                raise WorkerHung(f"no answer in {self._hung_s:g} s")
+            await hosting
+        finally:
+            for task in (hosting, silent):
+                task.cancel()
+            await asyncio.gather(hosting, silent, return_exceptions=True)
+
+    async def _host(self, entry: Entry, worker: Worker) -> None:
+        if await self._open(entry, worker):
+            await worker.wait_over(entry.request.session)
+
+    async def _ping(self, session: str, worker: Worker) -> None:
+        """Waits for an answer of the loop in which the session runs."""
+        try:
+            await ask(self._place.door(session), {"op": "ping"})
+        except DoorGone:
+            # It is just being opened or closed; and of a death the call that hosts it tells.
+            with contextlib.suppress(WorkerLost):
+                await worker.describe(None)
+
     async def _open(self, entry: Entry, worker: Worker) -> bool:
         """False where it was refused. Raises WorkerLost."""
         session = entry.request.session
         variables = orjson.dumps(dict(self._vault.variables_of(session)))
+        reached("before_give")
         answer = await worker.host(encode_request(entry.request), variables)
+        reached("after_give")
         if "kinds" in answer:
+            if answer["kinds"][0] == "LogBusy" and await asyncio.to_thread(self._end_stray, session):
+                raise WorkerLost("another process of this daemon had its log")
             entry.refusal = answer
             return False
         entry.head, entry.standing = answer["head"], answer["standing"]
         entry.turn("open")
         return True
+
+    def _end_stray(self, session: str) -> bool:
+        """End a worker that nobody counts any more and that still has the session's log: it hung when this gateway
+        looked for workers. Whether there was one. Raises CannotTakeOver."""
+        folder = self._place.state_folder / "sessions" / session
+        holder = read_holder(folder / LOCK)
+        if holder is None or holder.pid not in carriers(MARK, str(self._place.folder)):
+            return False
+        return end_writer(folder) is not None
 
     async def _answers(self, session: str) -> bool:
         with contextlib.suppress(DoorGone, TimeoutError):

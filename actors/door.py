@@ -29,6 +29,7 @@ from actors.feed import Feed
 from actors.frames import FrameError, enclose, encode, read_payload
 from actors.sockets import listen
 from agent.models.client import Delta
+from configs.crash import reached
 from eventlog.errors import LogError
 from eventlog.events import Command, Draft, Event
 from eventlog.ids import MAIN, CommandId
@@ -274,8 +275,10 @@ class _Connection:
         head = b'{"id":%d,' % request.id
         try:
             while rests := await follower.take():
+                reached("before_door_events")
                 self._writer.write(b"".join([enclose(head, rest) for rest in rests]))
                 await self._writer.drain()
+                reached("after_door_events")
         except (LogError, FrameError) as error:
             self._refuse(request.id, error)
         except OSError:
@@ -290,7 +293,9 @@ class _Connection:
         try:
             # The same command may be awaited on several connections, and any of them may go.
             await asyncio.shield(waiting)
+            reached("before_door_answer")
             self._send({"id": id, "ok": True})
+            reached("after_door_answer")
         finally:
             self._slots.release()
 

@@ -13,7 +13,7 @@ from worktrees.checkout import MergeOverlap, apply_merge, plan_merge
 from worktrees.checkout import Refused as MergeRefused
 from worktrees.git import GitError
 from worktrees.merge import changed_files, commit_work
-from worktrees.objects import Identity, move_ref, read_ref
+from worktrees.objects import Identity, delete_ref, move_ref, read_ref
 from worktrees.pool import Pool
 from worktrees.project import ProjectEnvironment, project_environment
 from worktrees.repository import Repository, Worktree, open_repository
@@ -101,6 +101,20 @@ class SessionFiles:
             now_s=effect.at_s,
             reached=_at("snapshot"),
         )
+
+    def follow_log(self, snapshot: Commit | None, kept_as: str) -> None:
+        """Where events were lost the ref is ahead of the log; what it held is kept under another name.
+
+        Raises GitError."""
+        git, ref = self.repository.git, self.ref("main")
+        held = read_ref(git, ref)
+        if held is None or held == snapshot:
+            return
+        move_ref(git, self.ref(kept_as), held, (None,))
+        if snapshot is None:
+            delete_ref(git, ref, held)
+        else:
+            move_ref(git, ref, snapshot, (held,))
 
     def restore_tree(self, place: Place, effect: RestoreTree) -> SnapshotTaken | Refused:
         """The files become those of the commit, and the session's ref points at it."""

@@ -100,10 +100,10 @@ async def merge_work(coordinator: Coordinator, now_s: int) -> Merged | Refused:
 
 
 def _give_back_worktree(coordinator: Coordinator, now_s: int) -> None:
-    if coordinator.state.worktree is not None:
-        place = coordinator.files.place(coordinator.state.worktree)
-        if place.worktree is not None:
-            coordinator.files.pool.release(place.worktree, now_s=now_s)
+    """Nothing where the session has none: somebody who merged before may have given it back."""
+    worktree = coordinator.files.pool.adopt(coordinator.opened.log.session)
+    if worktree is not None:
+        coordinator.files.pool.release(worktree, now_s=now_s)
 
 
 def list_changes(coordinator: Coordinator) -> tuple[str, ...]:

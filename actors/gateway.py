@@ -17,7 +17,8 @@ from actors.daemon import RAY_LOST, STOPPED
 from actors.desk import Desk
 from actors.pool import Pool
 from actors.vault import Vault
-from configs.places import DaemonPlace, append_line, daemon_place, idle_limit_s, read_variables
+from configs.crash import reached
+from configs.places import DaemonPlace, append_line, daemon_place, hung_limit_s, idle_limit_s, read_variables
 
 FAILED = 4
 """Exit code, beside those of actors.daemon: Ray is there, and this gateway could not use it."""
@@ -26,7 +27,8 @@ FAILED = 4
 class Gateway:
     def __init__(self, place: DaemonPlace, memory: int, channel: socket.socket) -> None:
         self.place = place
-        self.desk = Desk(place, Vault(memory))
+        self.hung_s = hung_limit_s(read_variables())
+        self.desk = Desk(place, Vault(memory), self.hung_s)
         self.answers = Answers(place, self.desk, lambda: self.end(STOPPED))
         self.code = RAY_LOST
         self._channel = channel
@@ -41,7 +43,9 @@ class Gateway:
         tasks = [asyncio.create_task(task) for task in (self._hear_supervisor(), self._watch_idleness())]
         for task in tasks:
             task.add_done_callback(self._lost)
+        reached("before_take_up")
         self.desk.take_up()
+        reached("after_take_up")
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         ended = asyncio.create_task(self._ended.wait())
         try:
@@ -67,7 +71,8 @@ class Gateway:
             self.end(FAILED)
 
     async def _hear_supervisor(self) -> None:
-        reader, _ = await asyncio.open_connection(sock=self._channel)
+        reader, writer = await asyncio.open_connection(sock=self._channel)
+        self._beating = asyncio.create_task(self._beat(writer))
         while line := await reader.readline():
             before = self.desk.ray
             self.desk.hear(orjson.loads(line))
@@ -81,11 +86,19 @@ class Gateway:
                     break
         self.end(RAY_LOST)
 
+    async def _beat(self, supervisor: asyncio.StreamWriter) -> None:
+        """By this the supervisor knows that this loop moves."""
+        while True:
+            supervisor.write(b".")
+            await asyncio.sleep(self.hung_s / 10)
+
     async def _join(self, ray: dict[str, str]) -> None:
         from actors.head import HeadFiles, connect
 
+        reached("before_join")
         await asyncio.to_thread(connect, ray["address"], HeadFiles(self.place.ray))
-        await self.desk.use(Pool(self.place.state_folder))
+        await self.desk.use(Pool(self.place.state_folder, self.hung_s))
+        reached("after_join")
 
     async def _watch_idleness(self) -> None:
         idle_s = idle_limit_s(read_variables())

@@ -11,6 +11,7 @@ from actors.sessions import made_worktree
 from agent.apply import fold_events
 from agent.models.resolve import NoModel, choose
 from agent.state import ended
+from configs.scratch import scratch
 from configs.settings import Environment, SettingsError, load_settings
 from eventlog.catalogue import list_sessions
 from eventlog.errors import LogError
@@ -46,8 +47,8 @@ def _search() -> Finding:
 
 
 def _sandbox() -> Finding:
-    with tempfile.TemporaryDirectory(prefix="thalia-sandbox-") as folder:
-        report = self_test(Path(folder))
+    with scratch("sandbox") as folder:
+        report = self_test(folder)
     text = f"{report.bwrap} holds" if report.ok else f"{'; '.join(report.failures)}; install bubblewrap"
     return Finding("sandbox", report.ok, True, text)
 

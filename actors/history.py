@@ -1,15 +1,15 @@
 """The past of a session: replay, the tree at an event, fork, rewind. All of it from the log; no model, no network."""
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from actors.files import SessionFiles
-from agent.apply import apply, fold_events
+from agent.apply import fold_events, step_through
 from agent.models.requests import BUILDERS, RequestCache
 from agent.state import State
 from agent.tools.files import redo
+from configs.scratch import scratch
 from eventlog.effects import AskUser, CallModel, RunTool, TakeSnapshot
 from eventlog.events import EffectFinished, EffectStarted, Event, Forked, Rewound
 from eventlog.ids import CallId, Commit
@@ -44,16 +44,16 @@ class Difference:
 
 def verify(events: Sequence[Event]) -> Verified | Difference:
     """Build each request again from the log and compare its hash with the logged one."""
-    state, cache = State(), RequestCache()
+    state, cache, step = State(), RequestCache(), step_through(events)
     requests, agreed = 0, 0
-    for index, event in enumerate(events):
+    for event in events:
         body = event.body
         if isinstance(body, EffectStarted) and isinstance(body.effect, CallModel):
             difference = _compare(event.seq, body.call_id, body.effect, state, cache, agreed)
             if difference is not None:
                 return difference
             requests, agreed = requests + 1, len(state.messages)
-        state = fold_events(events[: index + 1]) if isinstance(body, Rewound) else apply(state, body)
+        state = step(state, event)
     return Verified(len(events), requests)
 
 
@@ -101,8 +101,8 @@ def commit_at(files: SessionFiles, events: Sequence[Event], seq: int) -> Commit:
     edits = _edits_since_snapshot(past, state)
     if not edits:
         return state.snapshot
-    with tempfile.TemporaryDirectory(prefix="thalia-tree-") as folder:
-        tree = Path(folder) / "tree"
+    with scratch("tree") as folder:
+        tree = folder / "tree"
         checkout_tree(files.repository, state.snapshot, tree)
         for effect in edits:
             if not isinstance(redo(tree, effect.tool, effect.arguments, effect.changes), ToolSucceeded):
@@ -132,7 +132,7 @@ def _snapshot_of_now(events: Sequence[Event], seq: int) -> Commit | None:
 
 def _is_writing(state: State) -> bool:
     running = [item.effect for item in state.open.values() if isinstance(item.effect, RunTool)]
-    return any(effect.effect_class in ("edit", "command") for effect in running)
+    return any(effect.effect_class == "edit" or effect.may_write for effect in running)
 
 
 def checkout_at(files: SessionFiles, events: Sequence[Event], seq: int, target: Path) -> None:

@@ -18,6 +18,7 @@ from actors.sessions import Options, Ready, prepare_new, prepare_resumed
 from agent.apply import fold_events
 from agent.models.client import Delta, ModelError
 from agent.standing import Standing
+from configs.crash import reached
 from configs.places import DaemonPlace, append_line, decode_variables, to_letters
 from configs.settings import Environment, SettingsError, load_settings
 from eventlog.errors import LogError, system_refusal
@@ -136,6 +137,7 @@ class Hosted:
 
     async def start(self) -> None:
         """Raises CannotStart, LogError, GitError, SettingsError: one sentence each."""
+        reached("before_host")
         ready = await asyncio.to_thread(self._prepare)
         coordinator = ready.coordinator
         lost = coordinator.opened.lost
@@ -143,11 +145,13 @@ class Hosted:
         self.head = coordinator.opened.log.head.seq if lost is None else lost.last
         self.standing = coordinator.standing
         door = Door(coordinator, self._place.door(self.request.session))
+        reached("before_door")
         try:
             await door.open()
         except BaseException:
             await coordinator.close()
             raise
+        reached("after_door")
         self._door, self._log = door, coordinator.opened.log
         # Kept, or the collector may take a running task.
         self._task = asyncio.create_task(self._run(ready, door))
@@ -186,12 +190,16 @@ class Hosted:
                 self.over.set()
 
     async def _close(self, coordinator: Coordinator, door: Door) -> None:
+        reached("before_last_words")
         try:
             await door.close()
         finally:
+            reached("after_last_words")
             await coordinator.close()
+            reached("after_log_closed")
             # Of no use any more: what is left to do stands in the log.
             self._place.request(self.request.session).unlink(missing_ok=True)
+            reached("after_request_done")
 
     async def _drive(self, coordinator: Coordinator, go: Go, door: Door) -> None:
         """Until nothing moves and nobody is expected to answer."""

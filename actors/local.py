@@ -60,7 +60,7 @@ def run_new(parts: Parts, session: SessionId, options: Options, prompt: str, run
 
 
 def run_resumed(parts: Parts, session: SessionId, options: Options, prompt: str | None, run: Run) -> int:
-    """Raises LogBusy where it runs already; CannotStart, LogError, GitError."""
+    """Raises LogBusy where it runs already and is not taken over; CannotStart, LogError, GitError."""
     return _run(parts, prepare_resumed(parts, session, options, prompt), options, run)
 
 

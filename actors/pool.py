@@ -10,6 +10,9 @@ from typing import Any
 import orjson
 
 from configs.places import WARM_WORKERS, append_line, daemon_place
+from eventlog.errors import CannotTakeOver
+from eventlog.lock import Holder
+from eventlog.taking_over import end_process
 
 SESSIONS_A_WORKER = 32
 """After so many its process is replaced: what a library leaks is bounded."""
@@ -32,6 +35,8 @@ class Worker:
     actor: Any
     """ray.actor.ActorHandle, whose methods no type checker knows."""
     sessions: int = 0
+    process: Holder | None = None
+    """As it last described itself. Ray starts another when this one dies."""
 
     async def host(self, request: bytes, variables: bytes) -> dict[str, Any]:
         """As long as it takes: a long log is read whole. Raises WorkerLost; then the session may be open or not."""
@@ -46,16 +51,19 @@ class Worker:
         """Raises WorkerLost."""
         return await _answer(self.actor.export.remote(str(file)))
 
-    async def describe(self) -> dict[str, Any]:
+    async def describe(self, limit_s: float | None = _ANSWER_S) -> dict[str, Any]:
         """Raises WorkerLost."""
-        return orjson.loads(await _answer(self.actor.describe.remote()))
+        found = orjson.loads(await _answer(self.actor.describe.remote(), limit_s))
+        self.process = Holder(found["pid"], found["started"])
+        return found
 
 
 class Pool:
     """Belongs to a driver that has joined Ray. All calls are from one event loop."""
 
-    def __init__(self, state_folder: Path) -> None:
-        self._state_folder = state_folder
+    def __init__(self, state_folder: Path, hung_s: float) -> None:
+        """`hung_s`: how long a worker that is at work may say nothing."""
+        self._state_folder, self._hung_s = state_folder, hung_s
         self._idle: asyncio.Queue[Worker] = asyncio.Queue()
         self._making: set[asyncio.Task[None]] = set()
         self._waiting = 0
@@ -65,22 +73,26 @@ class Pool:
         import ray
 
         found: dict[str, Worker] = {}
-        for name in await asyncio.to_thread(ray.util.list_named_actors):
-            if not name.startswith(_PREFIX):
-                continue
-            # ValueError: it died between the two questions.
-            with contextlib.suppress(ValueError):
-                worker = Worker(name, await asyncio.to_thread(ray.get_actor, name))
-                try:
-                    session = (await worker.describe())["session"]
-                except WorkerLost:
-                    await self.drop(worker)
-                    continue
-                if session is None:
-                    self._idle.put_nowait(worker)
-                else:
-                    found[session] = worker
+        names = [name for name in await asyncio.to_thread(ray.util.list_named_actors) if name.startswith(_PREFIX)]
+        # At once: the ones that answer are not kept waiting for one that does not.
+        await asyncio.gather(*(self._look(name, found) for name in names))
         return found
+
+    async def _look(self, name: str, found: dict[str, Worker]) -> None:
+        import ray
+
+        # ValueError: it died meanwhile.
+        with contextlib.suppress(ValueError):
+            worker = Worker(name, await asyncio.to_thread(ray.get_actor, name))
+            try:
+                session = (await worker.describe(self._hung_s))["session"]
+            except WorkerLost:
+                await self.drop(worker)
+                return
+            if session is None:
+                self._idle.put_nowait(worker)
+            else:
+                found[session] = worker
 
     def fill(self, wanted: int = 1) -> None:
         """Begin to make what is missing of so many idle ones, and for those who wait. One is enough while others are
@@ -122,8 +134,12 @@ class Pool:
             await self.drop(worker)
 
     async def drop(self, worker: Worker) -> None:
+        """Its process is gone after this, even one that is stopped: Ray would ask it first."""
         import ray
 
+        if worker.process is not None:
+            with contextlib.suppress(CannotTakeOver):
+                await asyncio.to_thread(end_process, worker.process)
         # On a cluster that is gone nothing is left to be ended.
         with contextlib.suppress(Exception):
             await asyncio.to_thread(ray.kill, worker.actor, no_restart=True)

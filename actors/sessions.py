@@ -19,6 +19,7 @@ from actors.building import (
 from actors.coordinator import Coordinator, changes_mode
 from actors.files import SessionFiles
 from actors.history import commit_at
+from actors.lost import put_aside
 from actors.models import Models, OneModel
 from agent.apply import fold_events
 from agent.models.client import ModelClient
@@ -44,6 +45,7 @@ from eventlog.events import EffectStarted as Started
 from eventlog.finding import choose_session
 from eventlog.ids import CallId, CommandId, Commit, SessionId
 from eventlog.opening import Opened, create_log, open_log
+from eventlog.taking_over import end_writer
 from worktrees.git import GitError
 
 
@@ -70,6 +72,8 @@ class Options:
     schema: str | None = None
     """JSON schema of the final reply."""
     accept_damage: bool = False
+    take_over: bool = False
+    """Whether another process that writes the session is ended first."""
     command_id: CommandId | None = None
     """Of the prompt, or of the word to go on; whoever asks again with the same one repeats nothing."""
     goes_on: bool = True
@@ -137,9 +141,13 @@ def prepare_new(
 def prepare_resumed(
     parts: Parts, session: SessionId, options: Options, prompt: str | None, client: ModelClient | None = None
 ) -> Ready:
-    """Raises LogBusy at once where another process has it; CannotStart, GitError, LogError otherwise."""
+    """Raises LogBusy at once where another process has it, CannotTakeOver where that was to be ended; CannotStart,
+    GitError, LogError otherwise."""
+    folder = parts.environment.sessions / session
+    if options.take_over:
+        end_writer(folder)
     opened = open_log(
-        parts.environment.sessions / session,
+        folder,
         session,
         parts.clock,
         parts.redactor,
@@ -159,6 +167,7 @@ def _reopen(parts: Parts, opened: Opened, options: Options, prompt: str | None, 
     if state.context is None or worktree is None:
         raise CannotStart(f"Session {session} ended before it began; start it anew with `thalia exec`.")
     files = _files(parts, session, Path(worktree.repository))
+    put_aside(opened, files, state.snapshot)
     mode = _resumed_mode(parts, options, state.mode)
     sandbox = try_sandbox(mode)
     bodies: list[Body] = []

@@ -19,6 +19,7 @@ from actors.gpu import without_gpu
 from actors.hosting import Hosted, decode_request, refusal_of
 from configs.places import daemon_place
 from eventlog.database import load_engine
+from eventlog.lock import start_time
 
 
 class SessionWorker:
@@ -68,7 +69,7 @@ class SessionWorker:
 
     async def describe(self) -> bytes:
         session = self._hosted.request.session if self._hosted is not None else None
-        return orjson.dumps({"pid": os.getpid(), "session": session})
+        return orjson.dumps({"pid": os.getpid(), "started": start_time(os.getpid()) or 0, "session": session})
 
     async def export(self, file: str) -> bool:
         """The session's log as Parquet; False where none is open."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar, assert_never
@@ -10,6 +11,7 @@ from typing import ParamSpec, TypeVar, assert_never
 from actors.commands import CommandOutcome, Commands
 from actors.files import Place, SessionFiles
 from actors.models import Models
+from actors.programs import Programs
 from agent.models.client import ModelRequest, OnDelta, prices_of
 from agent.models.requests import RequestCache
 from agent.recovery import (
@@ -38,6 +40,7 @@ from agent.tools.schemas import (
     parse_arguments,
 )
 from configs.crash import reached
+from configs.tools import OwnTool
 from eventlog.effects import AskUser, CallModel, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import Body, EffectFinished, EffectStarted
 from eventlog.ids import CallId, Digest
@@ -60,7 +63,13 @@ class LocalWorld:
         may_read: Callable[[State, Path, str], bool],
         on_delta: OnDelta,
         readable: tuple[Path, ...] = (),
+        performing: Callable[[], AbstractContextManager[object]] = nullcontext,
+        tools: Mapping[str, OwnTool] | None = None,
     ) -> None:
+        """`performing` stands around all that changes files or refs, and refuses an agent that was replaced; its
+        commands have the same fence in the process around each (commands.py)."""
+        self._performing = performing
+        self._programs = Programs(commands, tools or {})
         self._files, self._commands, self._models, self._may_read = files, commands, models, may_read
         self._requests, self._on_delta, self._readable = requests, on_delta, readable
         self._tasks: dict[CallId, asyncio.Task[None]] = {}
@@ -86,7 +95,7 @@ class LocalWorld:
         match intent.effect:
             case CallModel():
                 self._tasks[call_id].cancel()
-            case RunTool(effect_class="command"):
+            case RunTool(effect_class="command" | "external"):
                 if not self._commands.cancel(call_id, intent.attempt):
                     late = asyncio.create_task(self._cancel_later(call_id, intent.attempt))
                     self._late.add(late)
@@ -120,6 +129,8 @@ class LocalWorld:
             return NeverBegan()
         if effect.effect_class == "edit" and state.worktree is not None:
             return _look_at_files(Path(state.worktree.path), effect)
+        if effect.effect_class == "external":
+            return self._programs.look(call_id, item.attempt, effect)
         if effect.effect_class != "command":
             return NeverBegan()
         found = self._commands.inspect(call_id, item.attempt)
@@ -163,13 +174,13 @@ class LocalWorld:
             case RunTool():
                 return await self._run_tool(intent.call_id, intent.attempt, effect, state)
             case MakeWorktree():
-                return await self._in_thread(self._files.make_worktree, effect)
+                return await self._change(self._files.make_worktree, effect)
             case TakeSnapshot():
-                return await self._in_thread(self._files.take_snapshot, self._place(state), effect)
+                return await self._change(self._files.take_snapshot, self._place(state), effect)
             case RestoreTree():
-                return await self._in_thread(self._files.restore_tree, self._place(state), effect)
+                return await self._change(self._files.restore_tree, self._place(state), effect)
             case MergeWork():
-                return await self._in_thread(self._files.merge, intent.call_id, effect)
+                return await self._change(self._files.merge, intent.call_id, effect)
             case AskUser():
                 raise AssertionError("questions are not carried out")
             case _:
@@ -184,19 +195,21 @@ class LocalWorld:
         return await self._models.client(context).complete(request, self._on_delta)
 
     async def _run_tool(self, call_id: CallId, attempt: int, effect: RunTool, state: State) -> Outcome:
+        place = self._place(state)
+        if effect.effect_class == "external":
+            return await self._programs.run(call_id, attempt, effect, place.path)
         arguments = parse_arguments(effect.tool, effect.arguments)
         if isinstance(arguments, Invalid):
             return ToolFailed(text=arguments.text)
-        place = self._place(state)
         match arguments:
             case ShellArguments():
                 return await self._run_command(call_id, attempt, effect, arguments, place)
             case CommitArguments():
                 parent = state.work or (state.worktree.base if state.worktree else None)
                 assert parent is not None
-                return await self._in_thread(self._files.commit, call_id, effect, arguments.message, parent)
+                return await self._change(self._files.commit, call_id, effect, arguments.message, parent)
             case WriteArguments() | EditArguments() | PatchArguments():
-                return await self._in_thread(_edit, place.path, effect, state.seen)
+                return await self._change(_edit, place.path, effect, state.seen)
             case _:
                 main = self._files.repository.root if place.worktree is not None else None
                 readable = partial(self._may_read, state, place.path)
@@ -215,7 +228,7 @@ class LocalWorld:
                 if not free:
                     return OutcomeUnknown(evidence="processes of the lost run still live; nothing was set back")
                 try:
-                    await self._in_thread(self._files.restore, place, effect.snapshot)
+                    await self._change(self._files.restore, place, effect.snapshot)
                 except GitError as error:
                     return OutcomeUnknown(evidence=f"the worktree could not be set back: {error}")
             lost = self._files.ignored_since(place, self._commands.began_us(call_id, attempt - 1))
@@ -243,6 +256,15 @@ class LocalWorld:
     def _place(self, state: State) -> Place:
         assert state.worktree is not None
         return self._files.place(state.worktree)
+
+    async def _change(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Raises what `performing` raises; then nothing was changed."""
+
+        def fenced() -> R:
+            with self._performing():
+                return call(*args, **kwargs)
+
+        return await self._in_thread(fenced)
 
     async def _in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **kwargs))

@@ -1,6 +1,7 @@
 """The fold: each event makes a new state of the one before. Knows nothing of files, servers or time."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from agent.results import ToolOutcome, text_for_model
@@ -50,19 +51,23 @@ from eventlog.outcomes import (
 
 def fold_events(events: Sequence[Event], state: State | None = None, actor: AgentId = MAIN) -> State:
     """The state of one agent after `events`, which begin at seq 1 where one of them is Rewound."""
-    return _fold([event for event in events if event.actor == actor], state)
+    own = [event for event in events if event.actor == actor]
+    return fold(step_through(own), state or State(), own)
 
 
-def _fold(events: Sequence[Event], state: State | None) -> State:
-    rewinds = [index for index, event in enumerate(events) if isinstance(event.body, Rewound)]
-    if not rewinds:
-        return fold(apply, state or State(), (event.body for event in events))
-    last = rewinds[-1]
-    body = events[last].body
-    assert isinstance(body, Rewound)
-    before = _fold(events[:last], state)
-    target = _fold([event for event in events[:last] if event.seq <= body.to_seq], state)
-    return fold(apply, rewind(target, before, body), (event.body for event in events[last + 1 :]))
+def step_through(events: Sequence[Event]) -> Callable[[State, Event], State]:
+    """`apply` for each of these events in turn, Rewound too. One pass, however often was rewound: states are never
+    changed, so one to which a later event goes back is kept when it is passed."""
+    wanted = deque(sorted({event.body.to_seq for event in events if isinstance(event.body, Rewound)}))
+    passed: dict[int, State] = {}
+
+    def step(state: State, event: Event) -> State:
+        while wanted and wanted[0] < event.seq:
+            passed[wanted.popleft()] = state
+        body = event.body
+        return rewind(passed.get(body.to_seq, state), state, body) if isinstance(body, Rewound) else apply(state, body)
+
+    return step
 
 
 def rewind(target: State, present: State, body: Rewound) -> State:
@@ -113,7 +118,7 @@ def apply(state: State, body: Body) -> State:
         case Forked():
             return replace(_closed(state), worktree=None, written="no")
         case DamageAccepted() | LeaseGranted() | Rewound():
-            # Rewound needs the events before it: fold_events sees to it.
+            # Rewound needs the events before it: step_through sees to it.
             return state
         case _:
             assert_never(body)
@@ -226,7 +231,7 @@ def _apply_reply(state: State, reply: ModelReplied) -> State:
 
 def _apply_rejection(state: State, body: CallRejected) -> State:
     """The question about the call goes with it. One whose lost run nobody undid may have written."""
-    lost = {item.call.id for item in state.calls if item.lost is not None and item.lost.effect_class == "command"}
+    lost = {item.call.id for item in state.calls if item.lost is not None and item.lost.may_write}
     asks = [key for key, question in state.asks.items() if question.about == body.call_id]
     still = {key: value for key, value in state.open.items() if key not in asks}
     state = replace(state, open=still, withheld=state.withheld + (body.why == "withheld"))

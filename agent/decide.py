@@ -90,7 +90,7 @@ def _reject_unstarted(state: State, why: str) -> Sequence[Body]:
     for item in state.calls:
         if item.status in ("waiting", "asked", "approved"):
             text = f"Not started: {why}."
-            if item.lost is not None and item.lost.effect_class == "command":
+            if item.lost is not None and item.lost.may_write:
                 text = f"It began, and may have run in part or in whole; it was not run again: {why}."
             rejections.append(CallRejected(call_id=item.call.id, why="interrupted", text=text))
     return rejections
@@ -138,14 +138,14 @@ def _start_call(state: State, planner: Planner, item: PendingCall) -> Sequence[B
 
 
 def _wants_snapshot(state: State, effect: RunTool) -> bool:
-    """Whether it may be undone one day, or is made of the files as they are; what cannot write needs none. An edit
-    wants one after a command, so that the tree at each event is a snapshot and the edits after it."""
+    """Whether it may be undone one day, or is made of the files as they are; what cannot write needs none. What is
+    not undone wants one after a command, so that the tree at each event is a snapshot and the edits after it."""
     match effect.effect_class:
         case "commit":
             return True
         case "command":
             return not (effect.confined and effect.read_only)
-        case "edit":
+        case "edit" | "external":
             return state.written == "more"
         case _:
             return False

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent.recovery import Evidence, NeverBegan, settle_all
-from agent.state import State
-from eventlog.effects import AskUser
+from agent.external import Answer, CannotTell, Found, NotDone
+from agent.recovery import Evidence, NeverBegan, Unseen, settle_all
+from agent.state import OpenEffect, State
+from eventlog.effects import AskUser, effect_class
 from eventlog.events import Body, EffectFinished, EffectStarted
 from eventlog.ids import CallId
 from eventlog.outcomes import Cancelled, Outcome
@@ -15,7 +16,8 @@ from eventlog.outcomes import Cancelled, Outcome
 class ScriptedWorld:
     """A World. `outcome_of` gives the outcome of an intent at once; None leaves it open until `finish` or an interrupt.
 
-    `evidence`: what `settle` finds of the effects that an earlier process left open; nothing, where none is given."""
+    `evidence`: what `settle` finds of the effects that an earlier process left open. Where none is given they never
+    began, but for what happens outside: that was not seen."""
 
     outcome_of: Callable[[EffectStarted], Outcome | None]
     evidence: Mapping[CallId, Evidence] = field(default_factory=dict)
@@ -43,4 +45,25 @@ class ScriptedWorld:
             self.finish(call_id, Cancelled(text="", started=True))
 
     def settle(self, state: State) -> tuple[Sequence[Body], Sequence[EffectStarted]]:
-        return settle_all(state, lambda call_id, item: self.evidence.get(call_id, NeverBegan()))
+        return settle_all(state, lambda call_id, item: self.evidence.get(call_id) or _nothing_seen(item))
+
+
+@dataclass(slots=True)
+class ScriptedOutside:
+    """An Outside that knows the calls in `done`, by key with their results, and no others; `dumb` says why it cannot
+    tell of any."""
+
+    done: Mapping[str, str] = field(default_factory=dict)
+    dumb: str = ""
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    """Tool and key of each question, in order."""
+
+    async def find(self, tool: str, key: str) -> Answer:
+        self.asked.append((tool, key))
+        if self.dumb:
+            return CannotTell(self.dumb)
+        return Found(self.done[key]) if key in self.done else NotDone()
+
+
+def _nothing_seen(item: OpenEffect) -> Evidence:
+    return Unseen() if effect_class(item.effect) == "external" else NeverBegan()

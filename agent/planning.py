@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
@@ -13,7 +13,7 @@ from agent.models.requests import RequestCache, format_named
 from agent.permissions import shell
 from agent.permissions.approvals import digest_of
 from agent.permissions.facts import Folders, gather, script_files
-from agent.permissions.judge import judge_command, judge_file
+from agent.permissions.judge import judge_command, judge_file, judge_tool
 from agent.permissions.paths import PathFacts, locate
 from agent.permissions.rules import Rules
 from agent.permissions.verdicts import Allow, Deny, Verdict, strictest
@@ -21,6 +21,7 @@ from agent.permissions.verdicts import Ask as AskVerdict
 from agent.state import PendingCall, State
 from agent.tools.edits import EditRefused
 from agent.tools.files import plan_edit
+from agent.tools.own import read_arguments
 from agent.tools.schemas import (
     CommitArguments,
     EditArguments,
@@ -36,6 +37,7 @@ from agent.tools.schemas import (
     parse_arguments,
     tool_named,
 )
+from configs.tools import OwnTool
 from eventlog.effects import AskUser, CallModel, FileChange, RunTool
 from eventlog.events import CallRejected, ContextSet
 from eventlog.ids import CallId, Digest
@@ -59,6 +61,10 @@ class Surroundings:
     own_worktree: bool
     """False with --in-place."""
     git_runs_programs: bool = False
+    session: str = ""
+    """Its id, which no other session has: a part of the keys that other sides know calls by."""
+    tools: Mapping[str, OwnTool] = field(default_factory=dict)
+    """The user's own, by name."""
 
 
 class ToolPlanner:
@@ -72,7 +78,7 @@ class ToolPlanner:
 
     def writes(self, tool: str) -> bool:
         known = tool_named(tool)
-        return known is not None and known.effect_class != "read"
+        return tool in self._around.tools or (known is not None and known.effect_class != "read")
 
     def may_read(self, state: State, worktree: Path, path: str) -> bool:
         """Whether a search may show a file. A question nobody asked counts as no."""
@@ -112,6 +118,8 @@ class ToolPlanner:
             return _reject(
                 call, "invalid", "The arguments held a secret, which is never kept or run; refer to it by name."
             )
+        if (own := self._around.tools.get(asked.name)) is not None:
+            return self._plan_own(state, call, own)
         arguments = parse_arguments(asked.name, asked.arguments)
         if isinstance(arguments, Invalid):
             return _reject(call, "invalid", arguments.text)
@@ -202,6 +210,22 @@ class ToolPlanner:
         )
         return self._rule(state, call, effect, verdict, {})
 
+    def _plan_own(self, state: State, call: PendingCall, own: OwnTool) -> Plan:
+        name = call.call.name
+        arguments = read_arguments(name, own, call.call.arguments)
+        if isinstance(arguments, Invalid):
+            return _reject(call, "invalid", arguments.text)
+        verdict = judge_tool(name, state.mode.mode, self._rules, external=True)
+        effect = RunTool(
+            tool=name,
+            arguments=arguments,
+            effect_class="external",
+            allowed_by=_words(verdict),
+            program=own.command,
+            key=_key(self._around.session, call.call.id, name, arguments),
+        )
+        return self._rule(state, call, effect, verdict, _program(own.command))
+
     def _rule(
         self, state: State, call: PendingCall, effect: RunTool, verdict: Verdict, contents: Mapping[str, str]
     ) -> Plan:
@@ -215,7 +239,8 @@ class ToolPlanner:
                 folder = state.worktree.path if state.worktree else ""
                 arguments = json.loads(effect.arguments or "{}")
                 binding = Digest(digest_of(effect.tool, arguments, folder, self._around.agent, contents))
-                if call.lost is not None or (call.status == "approved" and call.binding == binding):
+                carried = call.lost is not None and call.lost.program == effect.program
+                if carried or (call.status == "approved" and call.binding == binding):
                     return Start(effect.model_copy(update={"allowed_by": f"approved by the user: {reason}"}))
                 if not state.mode.attended:
                     text = (
@@ -267,6 +292,18 @@ def _words(verdict: Verdict) -> str:
 
 def _images(changes: tuple[FileChange, ...]) -> dict[str, str]:
     return {change.path: f"{change.before}>{change.after}" for change in changes}
+
+
+def _key(session: str, call_id: CallId, tool: str, arguments: str) -> str:
+    """The same for each attempt at a call. A log that lost its end to damage gives call ids again, so what is called
+    counts too: another call never has the key of one that was done."""
+    return f"{session}-{call_id}-{hashlib.sha256(f'{tool} {arguments}'.encode()).hexdigest()[:8]}"
+
+
+def _program(words: tuple[str, ...]) -> dict[str, str]:
+    """What a yes to a program of the user's is also bound to: its words, and the files that they name."""
+    files = {word: _digest(Path(word)) for word in words if word.startswith("/") and Path(word).is_file()}
+    return {"program": json.dumps(words), **files}
 
 
 def _digest(path: Path) -> str:

@@ -54,7 +54,21 @@ class FilesOther:
     found: Digest | None
 
 
-Evidence = NeverBegan | StillRuns | Ended | Vanished | FilesBefore | FilesAfter | FilesOther
+@dataclass(frozen=True, slots=True)
+class Askable:
+    """It began, nothing of it lives, and the other side can be asked by its key. `text`: what is known without that."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Nobody here can see whether it began."""
+
+    text: str = "nobody here can see whether it began"
+
+
+Evidence = NeverBegan | StillRuns | Ended | Vanished | FilesBefore | FilesAfter | FilesOther | Askable | Unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +132,8 @@ def _settle_tool(effect: RunTool, attempt: int, evidence: Evidence) -> Settlemen
         return CarryOn()
     if has_marker(effect.arguments):
         return Finish(OutcomeUnknown(evidence="its arguments held a secret, which the log does not keep"))
+    if effect.effect_class == "external":
+        return _settle_external(evidence)
     match evidence:
         case NeverBegan() | StillRuns() | FilesBefore():
             return CarryOn()
@@ -130,6 +146,23 @@ def _settle_tool(effect: RunTool, attempt: int, evidence: Evidence) -> Settlemen
             return Finish(Conflicted(text=text, found=found))
         case Vanished(text):
             return Finish(vanish(effect, attempt, text))
+        case Askable(text) | Unseen(text):
+            return Finish(OutcomeUnknown(evidence=text))
+        case _:
+            assert_never(evidence)
+
+
+def _settle_external(evidence: Evidence) -> Settlement:
+    """Only evidence of its own lets it go on: who carries it on asks before it would begin again."""
+    match evidence:
+        case NeverBegan() | StillRuns() | Askable():
+            return CarryOn()
+        case Ended(outcome):
+            return Finish(outcome)
+        case Vanished(text) | Unseen(text):
+            return Finish(OutcomeUnknown(evidence=text))
+        case FilesBefore() | FilesAfter() | FilesOther():
+            return Finish(OutcomeUnknown(evidence="files do not say what happened outside"))
         case _:
             assert_never(evidence)
 

@@ -1,17 +1,20 @@
 """Crash points: a process ends itself with SIGKILL at a named place when its environment says so, to test recovery.
 
 THALIA_CRASH_AT=name:3      the third time that this process reaches the place
-THALIA_CRASH_ONCE=file      by whoever makes this file first, and nobody after it: for variables that are inherited
+THALIA_CRASH_PLAN=file      for processes that inherit it: where the file says `name:3`, whoever is the third of all to
+                            reach the place ends; the file goes then, and file.next takes its place if there is one
 THALIA_CRASH_SIGNAL=STOP    stops there instead, until somebody sends SIGCONT
-THALIA_CRASH_TRACE=file     lists each place that is reached, `name:count` a line, instead
+THALIA_CRASH_TRACE=file     lists each place that is reached, `name:count` a line, and `killed` where a plan came true
 THALIA_CRASH_WRAPPER=name   a point of the process around a command; `name:3` is the third command of the session
 
-A new point is one line in POINTS; a run that never reaches it, or reaches one that is not there, fails the harness."""
+A new point is one line in POINTS or DAEMON_POINTS; a run that never reaches it, or reaches one that is not there, fails
+the harness."""
 
 import os
 import signal
+import threading
 from collections import Counter
-from contextlib import suppress
+from pathlib import Path
 
 POINTS = (
     # The log.
@@ -71,6 +74,65 @@ POINTS = (
     "after_answer",
 )
 """Of a session's own process."""
+DAEMON_POINTS = (
+    # The supervisor.
+    "after_daemon_lock",
+    "after_daemon_clear",
+    "after_listen",
+    "before_ray",
+    "after_ray",
+    "before_gateway",
+    "after_gateway",
+    "before_daemon_end",
+    "after_daemon_end",
+    # The gateway's beginning.
+    "before_take_up",
+    "after_take_up",
+    "before_join",
+    "after_join",
+    # A request, from the frontend's question to its answer.
+    "before_request",
+    "after_variables",
+    "after_request",
+    "before_give",
+    "after_give",
+    "before_host_answer",
+    "after_host_answer",
+    # The same in the worker.
+    "before_host",
+    "before_door",
+    "after_door",
+    # A command, from the gateway to the log and back.
+    "before_say",
+    "after_say",
+    "before_door_answer",
+    "after_door_answer",
+    "before_command_answer",
+    "after_command_answer",
+    # What is shown.
+    "before_door_events",
+    "after_door_events",
+    "before_stream",
+    "after_stream",
+    # The end of a session.
+    "before_last_words",
+    "after_last_words",
+    "after_log_closed",
+    "after_request_done",
+    "before_give_back",
+    "before_forget",
+    "after_forget",
+    # Stop and down.
+    "before_stop",
+    "after_stop",
+    "before_cut",
+    "after_cut",
+    "before_abandon",
+    "after_abandon",
+    "before_down_answer",
+    "after_down_answer",
+)
+"""Of a daemon's processes, besides POINTS in those that host a session."""
 WRAPPER_POINTS = (
     "before_lock",
     "after_lock",
@@ -83,11 +145,11 @@ WRAPPER_POINTS = (
 """Of the process around a command (processes/wrapper.py)."""
 
 _where, _, _count = os.environ.get("THALIA_CRASH_AT", "").partition(":")
-_once = os.environ.get("THALIA_CRASH_ONCE", "")
+_plan = os.environ.get("THALIA_CRASH_PLAN", "")
 _signal = signal.SIGSTOP if os.environ.get("THALIA_CRASH_SIGNAL") == "STOP" else signal.SIGKILL
 _trace = os.environ.get("THALIA_CRASH_TRACE", "")
 _times: Counter[str] = Counter()
-ACTIVE = bool(_where or _trace)
+ACTIVE = bool(_where or _plan or _trace)
 WRAPPER: str | None = os.environ.get("THALIA_CRASH_WRAPPER") or None
 
 
@@ -96,18 +158,39 @@ def reached(name: str) -> None:
     if not ACTIVE:
         return
     _times[name] += 1
+    _note(f"{name}:{_times[name]}")
+    if (name == _where and _times[name] == int(_count or 1)) or (_plan and _is_due(name)):
+        # To this thread: a stop that another one gets first leaves us some steps more.
+        signal.pthread_kill(threading.get_ident(), _signal)
+
+
+def _note(line: str) -> None:
     if _trace:
         descriptor = os.open(_trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.write(descriptor, f"{name}:{_times[name]}\n".encode())
+        os.write(descriptor, f"{line}\n".encode())
         os.close(descriptor)
-    if name == _where and _times[name] == int(_count or 1) and _is_first():
-        os.kill(os.getpid(), _signal)
 
 
-def _is_first() -> bool:
-    if not _once:
-        return True
-    with suppress(FileExistsError):
-        os.close(os.open(_once, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        return True
-    return False
+def _is_due(name: str) -> bool:
+    """Whether the plan comes true now. Each process that reaches the place adds a byte to the file, and where this one
+    came to stand says how many had been there before it."""
+    try:
+        descriptor = os.open(_plan, os.O_RDWR | os.O_APPEND)
+    except FileNotFoundError:
+        return False
+    try:
+        place = os.read(descriptor, 256).partition(b"\n")[0].decode()
+        if place.partition(":")[0] != name:
+            return False
+        os.write(descriptor, b".")
+        times = os.lseek(descriptor, 0, os.SEEK_CUR) - len(place) - 1
+    finally:
+        os.close(descriptor)
+    if times != int(place.partition(":")[2]):
+        return False
+    _note("killed")
+    try:
+        Path(f"{_plan}.next").replace(_plan)
+    except FileNotFoundError:
+        Path(_plan).unlink()
+    return True

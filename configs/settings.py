@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from configs.models import SECRET_NAME, KnownModel, ModelTable, OwnProvider, check_own, known_models, with_own
 from configs.places import config_file, read_variables, state_folder
+from configs.tools import OwnTool, check_names
 
 MODES = ("plan", "ask", "auto", "bypass")
 SANDBOXES = ("read-only", "workspace-write", "off")
@@ -82,12 +83,20 @@ class Settings(BaseModel):
     """By `provider/name`; wins over the table that ships."""
     providers: Mapping[str, OwnProvider] = Field(default_factory=dict)
     """Changes to known providers, and providers of the user's own."""
+    tools: Mapping[str, OwnTool] = Field(default_factory=dict)
+    """Programs that the model may ask for, by the names that it calls them."""
 
     @field_validator("providers")
     @classmethod
     def _known_or_whole(cls, own: Mapping[str, OwnProvider]) -> Mapping[str, OwnProvider]:
         check_own(own)
         return own
+
+    @field_validator("tools")
+    @classmethod
+    def _named_well(cls, tools: Mapping[str, OwnTool]) -> Mapping[str, OwnTool]:
+        check_names(tools)
+        return tools
 
     @property
     def table(self) -> ModelTable:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import orjson
 from pydantic import ValidationError
 
+from configs.scratch import scratch
 from eventlog.anchor import read_anchor
 from eventlog.blobs import write_durably
 from eventlog.checking import ANCHOR, DATABASE, LOCK, open_copy
@@ -123,7 +123,7 @@ def union_view(folders: Sequence[Path], exports: Mapping[str, Path] | None = Non
     the name of the folder. SQL reaches no file, no network and no setting."""
     import duckdb
 
-    with TemporaryDirectory(prefix="thalia-sql-") as copies, duckdb.connect() as connection:
+    with scratch("sql") as copies, duckdb.connect() as connection:
         skipped: list[tuple[Path, str]] = []
         parts: list[str] = []
         for number, folder in enumerate(folders):
@@ -133,7 +133,7 @@ def union_view(folders: Sequence[Path], exports: Mapping[str, Path] | None = Non
                 )
                 parts.append(f"SELECT * FROM session_{number}")
                 continue
-            copy = Path(copies) / str(number)
+            copy = copies / str(number)
             copy.mkdir(mode=0o700)
             try:
                 _copy_checked(folder, copy)
@@ -145,7 +145,7 @@ def union_view(folders: Sequence[Path], exports: Mapping[str, Path] | None = Non
         connection.execute("CREATE VIEW events AS " + " UNION ALL ".join(parts or [_NOTHING]))
         for view in VIEWS:
             connection.execute(view)
-        _confine(connection, copies)
+        _confine(connection, str(copies))
         yield UnionView(connection, tuple(skipped))
 
 

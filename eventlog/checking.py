@@ -2,18 +2,19 @@
 
 import gc
 import hashlib
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from configs.scratch import scratch
 from eventlog.anchor import Head, Reading, read_anchor
-from eventlog.blobs import BlobStore
+from eventlog.blobs import BlobStore, sync_folder
 from eventlog.codec import GENESIS, decode
-from eventlog.database import Database, wal_path
-from eventlog.errors import BlobMissing, LogDamaged, reason
+from eventlog.database import Database, aside_path, wal_path
+from eventlog.errors import BlobMissing, LogBusy, LogDamaged, reason
 from eventlog.events import DamageAccepted, Event
 
 DATABASE, ANCHOR, LOCK = "log.duckdb", "head", "writer.lock"
@@ -31,61 +32,102 @@ class Survey:
     """The highest seq that anyone may have been told: later events must not take it again."""
 
 
+def finish_checkpoint(folder: Path) -> None:
+    """Of one that a loss of power cut short, go back to the file before it, to which the WAL still belongs. The caller
+    holds the writer's lock."""
+    aside = aside_path(folder / DATABASE)
+    if not aside.exists():
+        return
+    if not _opens(folder / DATABASE) and _opens(aside):
+        aside.rename(folder / DATABASE)
+    else:
+        aside.unlink()
+    sync_folder(folder)
+
+
+def _opens(database: Path) -> bool:
+    import duckdb
+
+    try:
+        Database(database, read_only=True).close()
+    except duckdb.Error as error:
+        # One that somebody writes is whole, and is not to be replaced beneath them.
+        return "Could not set lock" in str(error)
+    return True
+
+
 @contextmanager
 def opened_for_reading(folder: Path) -> Iterator[tuple[Database, str | None]]:
     """The database read-only, in place; where it does not open, a copy with the longest part of its WAL that does, and
-    what is wrong. The caller holds the writer's lock. Raises LogDamaged where nothing opens."""
+    what is wrong. The caller holds the writer's lock. Raises LogDamaged where nothing opens, and LogBusy where
+    a process writes the database all the same, as when the lock's file was removed beneath it."""
     import duckdb
 
     source = folder / DATABASE
-    try:
-        database, trouble = Database(source, read_only=True), None
-    except duckdb.Error as error:
-        trouble = f"its database cannot be opened ({reason(error)})"
-        database = None
-    with TemporaryDirectory(prefix="thalia-read-") as copy:
-        if database is None:
-            database = _longest_part(source, Path(copy) / DATABASE, LogDamaged(trouble or "", _acknowledged(folder)))
+    with ExitStack() as undo:
         try:
-            yield database, trouble
-        finally:
-            database.close()
+            database, trouble = Database(source, read_only=True), None
+        except duckdb.Error as error:
+            if "Could not set lock" in str(error):
+                # No damage, though it looks like one; accepted as such, it would give the session a second history.
+                pid = re.search(r"\(PID (\d+)\)", str(error))
+                raise LogBusy(str(folder), int(pid[1]) if pid else None) from error
+            trouble = f"its database cannot be opened ({reason(error)})"
+            copy = undo.enter_context(scratch("read"))
+            damage = LogDamaged(trouble, _acknowledged(folder), readable=False)
+            database = _longest_part(source, copy / DATABASE, damage)
+        undo.callback(database.close)
+        yield database, trouble
 
 
 def survey(folder: Path, database: Database, trouble: str | None, reading: Reading | None) -> Survey:
     """`reading` is the anchor as it was before `database` was opened. Raises Undecodable: that is no damage."""
-    get = BlobStore(folder / "blobs" / "sha256").get
+    import duckdb
+
     events: list[Event] = []
-    head = Head(0, GENESIS)
     was_on = gc.isenabled()
     gc.disable()  # It would walk the growing heap again and again and find nothing.
+    try:
+        head, broken = _follow(database, BlobStore(folder / "blobs" / "sha256"), events)
+    finally:
+        if was_on:
+            # Nor will it find anything later: values refer to nothing that refers back, and live until they are let go.
+            gc.freeze()
+            gc.enable()
+    trouble = trouble or broken or _compare(reading, head)
+    anchored = reading.head.seq if reading and reading.head else 0
+    last_known = max(head.seq, anchored)
+    told = _told(reading)
+    if told is None:
+        # Each row behind the break may have been acknowledged.
+        with suppress(duckdb.Error):
+            last_known = max(last_known, head.seq + database.count() - len(events))
+    damage = LogDamaged(trouble, None if told is None else max(told - head.seq, 0)) if trouble else None
+    return Survey(tuple(events), head, damage, last_known)
+
+
+def _follow(database: Database, blobs: BlobStore, events: list[Event]) -> tuple[Head, str | None]:
+    """Along the chain to its first break: the events are added to `events`. Gives the head of those and what broke."""
+    import duckdb
+
+    head = Head(0, GENESIS)
     try:
         for covered, digest in database.links():
             seq, _, rest = covered.partition(b":")
             ts_us, _, payload = rest.partition(b":")
             # The hash first: of a row that does not link, nothing is believed.
             if hashlib.sha256(head.hash.encode() + covered).hexdigest() != digest:
-                trouble = trouble or _broken(head, int(seq))
-                break
-            event = decode(int(seq), int(ts_us), payload, get)
+                return head, _broken(head, int(seq))
+            event = decode(int(seq), int(ts_us), payload, blobs.get)
             if event.seq != head.seq + 1 and not _explains(event, head):
-                trouble = trouble or _broken(head, event.seq)
-                break
+                return head, _broken(head, event.seq)
             events.append(event)
             head = Head(event.seq, digest)
     except BlobMissing as error:
-        trouble = trouble or f"event {head.seq + 1} is incomplete ({str(error).rstrip('.').lower()})"
-    finally:
-        if was_on:
-            # Nor will it find anything later: values refer to nothing that refers back, and live until they are let go.
-            gc.freeze()
-            gc.enable()
-    trouble = trouble or _compare(reading, head)
-    anchored = reading.head.seq if reading and reading.head else None
-    # Without an anchor, each row behind the break may have been acknowledged.
-    last_known = max(head.seq, anchored if anchored is not None else head.seq + database.count() - len(events))
-    damage = LogDamaged(trouble, None if anchored is None else max(anchored - head.seq, 0)) if trouble else None
-    return Survey(tuple(events), head, damage, last_known)
+        return head, f"event {head.seq + 1} is incomplete ({str(error).rstrip('.').lower()})"
+    except duckdb.Error as error:
+        return head, f"its database cannot be read ({reason(error)})"
+    return head, None
 
 
 def open_copy(folder: Path, target: Path) -> Database:
@@ -96,6 +138,9 @@ def open_copy(folder: Path, target: Path) -> Database:
     for attempt in range(3):
         before = _stamp(source)
         shutil.copyfile(source, target / DATABASE)
+        aside = aside_path(source)
+        if aside.exists() and not _opens(target / DATABASE) and _opens(aside):
+            shutil.copyfile(aside, target / DATABASE)
         wal_path(target / DATABASE).unlink(missing_ok=True)
         if wal_path(source).exists():
             shutil.copyfile(wal_path(source), wal_path(target / DATABASE))
@@ -164,8 +209,12 @@ def _compare(reading: Reading | None, head: Head) -> str | None:
 
 
 def _acknowledged(folder: Path) -> int | None:
-    reading = read_anchor(folder / ANCHOR)
-    return reading.head.seq if reading and reading.head else None
+    return _told(read_anchor(folder / ANCHOR))
+
+
+def _told(reading: Reading | None) -> int | None:
+    """seq of the last acknowledged event; None where a slot cannot be read, for that may be the one that knew it."""
+    return None if reading is None or reading.head is None or reading.damaged else reading.head.seq
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -4,14 +4,19 @@ DuckDB pays for each column, so the table has six and the views do the rest. No 
 log. Appends and checkpoints come from one thread; readers get cursors of their own."""
 
 import os
+import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from eventlog.anchor import Head
+from eventlog.blobs import sync_file, sync_folder
 from eventlog.codec import GENESIS
 from eventlog.views import VIEWS
 
+CLOSING_BYTES = 8 * 1024 * 1024
+"""Size of the WAL from which a closing log moves it into the file. Opening one of this size takes about 0.1 s."""
 PAGE = 4096
 """Rows a fetch while reading: an unfinished fetch blocks its connection, and a whole log may not fit in memory."""
 
@@ -46,6 +51,7 @@ class Database:
         import duckdb
 
         self.path = path
+        self._writes = not read_only
         self._connection = duckdb.connect(
             str(path),
             read_only=read_only,
@@ -61,6 +67,7 @@ class Database:
         try:
             self.empty = not self._fetch("SELECT 1 FROM duckdb_tables() WHERE table_name = 'events'")
             if not read_only:
+                self._connection.execute("PRAGMA disable_checkpoint_on_shutdown")
                 self._prepare_files()
         except (duckdb.Error, OSError):
             self._connection.close()
@@ -103,8 +110,19 @@ class Database:
         return list(map(Row._make, self._fetch("SELECT * FROM events WHERE rowid >= ? AND rowid < ?", start, stop)))
 
     def checkpoint(self) -> None:
-        """Move the WAL into the file. Stalls appends for as long as it takes."""
+        """Move the WAL into the file. Stalls appends for as long as it takes.
+
+        DuckDB writes a block anew that its last header still needs: a loss of power in the middle leaves a file that
+        does not open. So the file as it was stands beside it meanwhile (see checking.finish_checkpoint)."""
+        aside = aside_path(self.path)
+        # By another process: to close a second handle on the file in this one would drop DuckDB's lock.
+        copied = subprocess.run(["/bin/cp", "-f", str(self.path), str(aside)], capture_output=True, check=False)
+        if copied.returncode != 0:
+            raise OSError(f"{self.path.name} cannot be copied before a checkpoint")
+        sync_file(aside)
+        sync_folder(self.path.parent)
         self._connection.execute("CHECKPOINT")
+        aside.unlink()
         self._restrict_wal()
 
     def query(self, sql: str) -> tuple[list[str], list[tuple[object, ...]]]:
@@ -129,9 +147,15 @@ class Database:
         return wal.stat().st_size if wal.exists() else 0
 
     def close(self) -> None:
-        """A writer's close is a checkpoint too."""
+        """A writer's close is a checkpoint too, where its WAL has become large."""
         self._appender = None
-        self._connection.close()
+        try:
+            # Without space for the copy the WAL stays: it holds everything.
+            with suppress(OSError):
+                if self._writes and self.wal_bytes() > CLOSING_BYTES:
+                    self.checkpoint()
+        finally:
+            self._connection.close()
 
     def _fetch(self, sql: str, *values: object) -> list[tuple]:
         # A cursor is a connection of its own: nothing that reads can block an append, or be blocked.
@@ -159,6 +183,8 @@ class Database:
             os.fchmod(descriptor, 0o600)
         finally:
             os.close(descriptor)
+        # Its name too: a checkpoint removes the WAL before, and a name of old would hide what is appended to this one.
+        sync_folder(self.path.parent)
 
 
 def load_engine() -> None:
@@ -168,6 +194,11 @@ def load_engine() -> None:
 
 def _quoted(file: Path) -> str:
     return "'" + str(file).replace("'", "''") + "'"
+
+
+def aside_path(database: Path) -> Path:
+    """The file as it was before a checkpoint that is not over."""
+    return database.with_name(database.name + ".before")
 
 
 def wal_path(database: Path) -> Path:

@@ -61,6 +61,15 @@ class RunTool(Value):
     """A recovery attempt: the worktree is set back to `snapshot` before the command runs."""
     at_s: int = 0
     """Class commit: the time in the commit, so that doing it again makes the same one. Seconds since 1970."""
+    program: tuple[str, ...] = ()
+    """Class external: the user's program with its first words; it gets the arguments on its input."""
+    key: str = ""
+    """Class external: what the other side knows this call by, the same in each attempt and in no other call."""
+
+    @property
+    def may_write(self) -> bool:
+        """More than the files that it names."""
+        return self.effect_class in ("command", "external")
 
 
 class AskUser(Value):

@@ -26,7 +26,10 @@ class WriterLock:
     """Held from construction to `release`, or the end of the process. Raises LogBusy where another holds it."""
 
     def __init__(self, path: Path) -> None:
+        self._path = str(path)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        held = os.fstat(self._descriptor)
+        self._file = held.st_dev, held.st_ino
         if not _take(self._descriptor):
             os.close(self._descriptor)
             holder = read_holder(path)
@@ -39,6 +42,16 @@ class WriterLock:
         except OSError:
             self.release()
             raise
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the file that a second writer would ask is still the one that is held. Where it was removed or
+        replaced underneath, somebody else may hold another one."""
+        try:
+            found = os.stat(self._path)  # noqa: PTH116 - stands in every append
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._file
 
     def release(self) -> None:
         # Unlocked by name: a forked child that still has the descriptor would keep it locked.

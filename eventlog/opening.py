@@ -8,11 +8,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from configs.scratch import scratch
 from eventlog.anchor import Anchor, Head, read_anchor
 from eventlog.blobs import BlobStore, sync_file, sync_folder
-from eventlog.checking import ANCHOR, DATABASE, LOCK, Survey, open_copy, opened_for_reading, survey
+from eventlog.checking import (
+    ANCHOR,
+    DATABASE,
+    LOCK,
+    Survey,
+    finish_checkpoint,
+    open_copy,
+    opened_for_reading,
+    survey,
+)
 from eventlog.clean import prepare
 from eventlog.codec import GENESIS
 from eventlog.database import PAGE, Database, Row, wal_path
@@ -72,7 +81,9 @@ def create_log(folder: Path, session: SessionId, clock: Clock, redactor: Redacto
             "free space or set THALIA_HOME to another folder."
         ) from error
     head = Head(0, GENESIS)
-    log = DuckLog(folder, database, anchor, session=session, epoch=1, head=head, clock=clock, redactor=redactor)
+    log = DuckLog(
+        folder, database, anchor, session=session, epoch=1, head=head, clock=clock, redactor=redactor, lock=lock
+    )
     return Opened(log, lock, (), None)
 
 
@@ -102,12 +113,16 @@ def open_log(
         try:
             lock = WriterLock(folder / LOCK)
             undo.callback(lock.release)
+            finish_checkpoint(folder)
             found, lost = _take_stock(folder, session, clock, redactor, accept_damage)
             database = Database(folder / DATABASE)
             undo.callback(database.close)
             anchor = Anchor(folder / ANCHOR)
             # Events beyond the anchor were never acknowledged and still stand: their effects never started.
             anchor.write(found.head)
+            if lost is not None:
+                # Both slots: one that is left as it was would be damage at the next opening.
+                anchor.write(found.head)
         except (OSError, duckdb.Error) as error:
             raise LogWriteFailed(
                 f"The log cannot be written ({reason(error)}); free space, then `thalia resume`."
@@ -126,6 +141,7 @@ def open_log(
         clock=clock,
         redactor=redactor,
         leases=fold_leases(events),
+        lock=lock,
     )
     return Opened(log, lock, events, lost)
 
@@ -137,8 +153,8 @@ def read_log(folder: Path) -> tuple[Event, ...]:
     _check_folder(folder)
     # Before the copy: a live writer moves on meanwhile, and what it acknowledged until now must be in there.
     reading = read_anchor(folder / ANCHOR)
-    with TemporaryDirectory(prefix="thalia-read-") as copy:
-        database = open_copy(folder, Path(copy))
+    with scratch("read") as copy:
+        database = open_copy(folder, copy)
         try:
             found = survey(folder, database, None, reading)
         finally:
@@ -199,6 +215,7 @@ def _rebuild(folder: Path, source: Database, kept: int, last: Row) -> None:
         for page in _pages(source, kept):
             database.append(page)
         database.append([last])
+        database.checkpoint()
     finally:
         database.close()
     sync_file(fresh)
@@ -216,10 +233,12 @@ def _pages(source: Database, kept: int) -> Iterator[list[Row]]:
 
 
 def _make_folder(folder: Path, *, new: bool = False) -> None:
-    """With its missing parents, all 0700: `mkdir` gives parents what the umask says."""
+    """With its missing parents, all 0700 (`mkdir` gives parents what the umask says), and their names durable."""
     if folder.parent != folder and not folder.parent.exists():
         _make_folder(folder.parent)
-    folder.mkdir(mode=0o700, exist_ok=not new)
+    if new or not folder.exists():
+        folder.mkdir(mode=0o700, exist_ok=not new)
+        sync_folder(folder.parent)
 
 
 def _check_folder(folder: Path) -> None:

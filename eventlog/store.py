@@ -23,6 +23,7 @@ from eventlog.errors import LeaseSuperseded, LogError, LogWriteFailed, reason
 from eventlog.events import Draft, Event
 from eventlog.ids import AgentId, SessionId
 from eventlog.leases import Leases, admit_all
+from eventlog.lock import WriterLock
 from eventlog.redact import Redactor
 from eventlog.rows import make_row
 from eventlog.seams import Clock, Prepared
@@ -65,6 +66,7 @@ class DuckLog:
         clock: Clock,
         redactor: Redactor,
         leases: Leases | None = None,
+        lock: WriterLock | None = None,
     ) -> None:
         self.folder = folder
         self.session = session
@@ -77,6 +79,7 @@ class DuckLog:
         self._clock = clock
         self._redactor = redactor
         self._leases: Leases = leases or {}
+        self._lock = lock
         self._failure: LogError | None = None
         self._closing = False
         self._gate = threading.Lock()
@@ -220,9 +223,14 @@ class DuckLog:
         try:
             if self._failure is None:
                 rows, head, stored = self._make_rows(batch)
+                self._check_lock()
                 self._commit(rows, head)
+                # Again, for what is acknowledged: who became the writer after this moment finds these events.
+                self._check_lock()
                 self._head = head
                 results.extend(zip(batch, stored, strict=True))
+        except LogWriteFailed as error:
+            failure = error
         except (duckdb.Error, OSError) as error:
             failure = LogWriteFailed(
                 f"The log cannot be written ({reason(error)}); nothing was started. "
@@ -253,6 +261,14 @@ class DuckLog:
                 events.append(event)
             stored.append(tuple(events))
         return rows, head, stored
+
+    def _check_lock(self) -> None:
+        """Raises LogWriteFailed."""
+        if self._lock is not None and not self._lock.is_ours:
+            raise LogWriteFailed(
+                "The session's `writer.lock` was removed or replaced, so that another process may write the log; this "
+                "one stops. `thalia resume` goes on with what is there."
+            )
 
     def _commit(self, rows: list[Row], head: Head) -> None:
         """Durable, anchored. An exception from a commit does not mean that it did not happen: look again."""

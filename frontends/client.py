@@ -22,8 +22,10 @@ START_S = 20.0
 END_S = 20.0
 """How long it may take to end by itself; what is left then is killed."""
 _TRIES = 3
-"""Starts that fail at once, before it is said that it does not start."""
+"""Starts that fail at once, before it is said that it does not start; and how often what is left is cleared away."""
 _PAUSE_S = 0.01
+_ENDING_S = 0.1
+"""A gateway that has said that it ends is gone by then."""
 _LET_IN_S = 1.0
 """A request that was lost after so long had been taken, and waited for its answer."""
 Take = Callable[[str, dict[str, Any]], None]
@@ -110,7 +112,7 @@ class Daemon:
     def renew(self) -> None:
         """A daemon of another version that hosts nothing is replaced by ours. Raises DaemonRefused, DaemonUnreachable,
         StateFolderRefused."""
-        supervisor, found = self.find_supervisor(), self.ask("GET", "/status")
+        found, supervisor = self.insist("GET", "/status"), self.find_supervisor()
         if found["version"] == VERSION:
             return None
         if not found["hosted"]:
@@ -132,9 +134,13 @@ class Daemon:
 
     def end(self) -> list[str]:
         """The sessions that were stopped. Blocks until nothing of the daemon is left."""
-        supervisor, stopped = self.find_supervisor(), []
-        with suppress(DaemonUnreachable):
-            stopped = self.ask("POST", "/down")["stopped"] if self.runs() else []
+        supervisor, stopped = self.find_supervisor(), list[str]()
+        give_up = time.monotonic() + END_S
+        # A gateway that dies before it has said that it is over is replaced, and the next one has to be told.
+        while self.runs() and self.find_supervisor() == supervisor and time.monotonic() < give_up:
+            with suppress(DaemonUnreachable):
+                stopped += self.ask("POST", "/down")["stopped"]
+            time.sleep(_ENDING_S)
         self._wait_gone(supervisor)
         return stopped
 
@@ -142,7 +148,9 @@ class Daemon:
         give_up = time.monotonic() + END_S
         while time.monotonic() < give_up and supervisor is not None and is_alive(supervisor):
             time.sleep(_PAUSE_S)
-        if self.place.folder.exists():
+        for _ in range(_TRIES):
+            if not self.place.folder.exists():
+                return
             # Its supervisor was killed, or is stuck.
             self._spawn("--end").wait()
 

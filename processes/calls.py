@@ -44,6 +44,19 @@ def read_start(call_dir: Path) -> dict[str, Any] | None:
         return {"pid": 0, "pid_start": 0, "started_us": started_us, "timeout_s": None, "confined": False}
 
 
+def began_us(call_dir: Path) -> int:
+    """Microseconds since 1970, by the clock as it is set now, or as it was then, whichever is earlier: so that no file
+    that the call changed has a time before it. 0 where nothing was started."""
+    start = read_start(call_dir)
+    if start is None:
+        return 0
+    # Read in this order, a pause between the two makes it earlier, never later.
+    now_us = time.time_ns() // 1000
+    # After a reboot the difference is smaller than the true one, and the recorded time stands.
+    elapsed = tree.boot_us() - start["started_boot_us"] if "started_boot_us" in start else 0
+    return min(int(start["started_us"]), now_us - elapsed)
+
+
 def is_orphaned(call_dir: Path) -> bool:
     """The wrapper is dead and its tree is not. A `start` that cannot be read yet may be one that is being written."""
     start = read_start(call_dir)
@@ -52,7 +65,7 @@ def is_orphaned(call_dir: Path) -> bool:
     return not folder.is_held(f"{call_dir}/{folder.START}") and folder.is_held(f"{call_dir}/{folder.LOCK}")
 
 
-def overdue(call_dir: Path, now_us: int, grace_s: float = 5.0) -> bool:
+def overdue(call_dir: Path, grace_s: float = 5.0) -> bool:
     """Nobody but us will end this orphaned tree: its timeout is over, or it is confined.
 
     A confined one should be dead as well, but bubblewrap that lost its parent in its first moments hangs instead.
@@ -62,7 +75,7 @@ def overdue(call_dir: Path, now_us: int, grace_s: float = 5.0) -> bool:
         return False
     if start["confined"] or start["timeout_s"] is None:
         return start["confined"]
-    return now_us > start["started_us"] + (start["timeout_s"] + grace_s) * 1_000_000
+    return tree.boot_us() > start["started_boot_us"] + (start["timeout_s"] + grace_s) * 1_000_000
 
 
 def end_tree(call_dir: Path, patience_s: float = 5.0) -> bool:

@@ -16,6 +16,7 @@ class ProcessError(Exception):
         SandboxMissing      nothing was started: confinement was asked for and cannot be had
         RunnerBroken        the helper cannot be kept alive, or was closed
         NothingStarted      the call folder says that its command never began
+        Superseded          nothing was started: the lease is another incarnation's
     """
 
 
@@ -28,6 +29,10 @@ class RunnerBroken(ProcessError):
 
 
 class NothingStarted(ProcessError):
+    pass
+
+
+class Superseded(ProcessError):
     pass
 
 
@@ -70,6 +75,8 @@ class Lease:
 
     path: Path
     seconds: float
+    number: int | None = None
+    """It is started only where the file holds this number (fence.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +148,7 @@ def command_from_json(text: str) -> Command:
         env=data["env"],
         limits=Limits(**data["limits"]),
         confinement=None if confinement is None else _confinement(confinement),
-        lease=None if lease is None else Lease(Path(lease["path"]), lease["seconds"]),
+        lease=None if lease is None else Lease(Path(lease["path"]), lease["seconds"], lease["number"]),
     )
 
 

@@ -24,6 +24,7 @@ from processes.commands import (
     NotStarted,
     RunnerBroken,
     Running,
+    Superseded,
     shell_argv,
 )
 from processes.etc import prepare_etc
@@ -97,7 +98,7 @@ class Runner:
     async def run(self, call_dir: Path, command: Command) -> CommandResult | Lost:
         """Returns when `done` is whole. A call that was started before is never run again, but waited for.
 
-        Lost where the wrapper was killed. SandboxMissing, RunnerBroken: nothing was started.
+        Lost where the wrapper was killed. SandboxMissing, RunnerBroken, Superseded: nothing was started.
         """
         call_dir = Path(call_dir).absolute()
         if call_dir in self._waiting:
@@ -112,6 +113,8 @@ class Runner:
                     return result
                 case "refused", _:
                     raise RunnerBroken("The system refused a new process; end some, or raise the limit.")
+                case "superseded", _:
+                    raise Superseded("The command was not started: its agent was replaced, and has to stop.")
                 case "died", NotStarted():
                     raise RunnerBroken("The command runner was killed before it started the command; run it again.")
                 case _, NotStarted() if not self._closed:
@@ -138,12 +141,12 @@ class Runner:
             "env": env,
             "timeout_s": command.limits.timeout_s,
             "output_bytes": command.limits.output_bytes,
-            "lease": None if lease is None else [str(lease.path), lease.seconds],
+            "lease": None if lease is None else [str(lease.path), lease.seconds, lease.number],
             "crash_at": crash_point(self._crash_at, self._commands),
         }
 
     async def _ask(self, call_dir: Path, request: dict[str, Any]) -> str:
-        """The notice that came: done, exists, died, refused, or `gone` where the helper is."""
+        """The notice that came: done, exists, superseded, died, refused, or `gone` where the helper is."""
         self._number += 1
         waiting = Waiting(self._number, asyncio.get_running_loop().create_future())
         self._waiting[call_dir] = waiting
@@ -192,7 +195,7 @@ class Runner:
                     await asyncio.to_thread(end_tree, call_dir)
                     return Lost(started_us)
                 case Done() | Running():
-                    if overdue(call_dir, time.time_ns() // 1000):
+                    if overdue(call_dir):
                         await asyncio.to_thread(end_tree, call_dir)
                     await asyncio.sleep(pause)
                     pause = min(longest, pause * 1.5)

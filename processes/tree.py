@@ -42,8 +42,24 @@ def start_time(pid: int) -> int:
     return int(found[19]) if len(found) > 19 else 0
 
 
+def boot_us() -> int:
+    """Microseconds since boot, also those asleep. Unlike the time of day it is never set."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1000
+
+
 def is_alive(pid: int) -> bool:
     return fields(pid)[:1] not in ([], [b"Z"], [b"X"])
+
+
+def is_stopped(pid: int) -> bool:
+    """By SIGSTOP and its like, or by a debugger."""
+    return fields(pid)[:1] in ([b"T"], [b"t"])
+
+
+def session(pid: int) -> int:
+    """The id of its session; 0 where the process is gone."""
+    found = fields(pid)
+    return int(found[3]) if len(found) > 3 else 0
 
 
 def descendants(root: int) -> list[int]:
@@ -108,7 +124,17 @@ def end_carriers(variable: str, value: str, patience_s: float) -> list[int]:
     return []
 
 
-def holds(pid: int, key: tuple[int, int]) -> bool:
+def lock_holders(path: str) -> list[int]:
+    """Living processes, this one left out, that hold the file in any way."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - see folder.py
+    except FileNotFoundError:
+        return []
+    key, own = (found.st_dev, found.st_ino), os.getpid()
+    return [pid for pid in pids() if pid != own and holds(pid, key, b"FLOCK") and is_alive(pid)]
+
+
+def holds(pid: int, key: tuple[int, int], how: bytes = b"WRITE") -> bool:
     """Open is not enough: who only looks has the file open too, for a moment, and takes it shared."""
     try:
         names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - see folder.py
@@ -117,7 +143,7 @@ def holds(pid: int, key: tuple[int, int]) -> bool:
     for name in names:
         with suppress(OSError):
             found = os.stat(f"/proc/{pid}/fd/{name}")  # noqa: PTH116 - see folder.py
-            if (found.st_dev, found.st_ino) == key and b"WRITE" in read(f"/proc/{pid}/fdinfo/{name}"):
+            if (found.st_dev, found.st_ino) == key and how in read(f"/proc/{pid}/fdinfo/{name}"):
                 return True
     return False
 

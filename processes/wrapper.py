@@ -2,7 +2,8 @@
 
 Order: lock, start (durable before the next), command, done (whole when it is told, durable right after). What it knows
 of the command is the request:
-{call_dir, argv, sandbox: [bwrap, option...]?, cwd, env, timeout_s?, output_bytes, lease: [path, seconds]?, crash_at?}.
+{call_dir, argv, sandbox: [bwrap, option...]?, cwd, env, timeout_s?, output_bytes, lease: [path, seconds, number?]?,
+crash_at?}.
 """
 
 import json
@@ -11,10 +12,10 @@ import select
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
-from processes import folder, tree
+from processes import fence, folder, tree
 
 GRACE_S = 1.0
 """Between SIGTERM and SIGKILL on timeout."""
@@ -52,7 +53,7 @@ def prepare(adopt_orphans: Callable[[], None]) -> tuple[int, list[int]]:
 def rehearse() -> None:
     """What is touched here is copied after the fork, now and not while somebody waits."""
     request = json.loads(json.dumps({"timeout_s": 1.5, "sandbox": None, "output_bytes": 1, "call_dir": "/dev/null"}))
-    start_record(request, 0)
+    start_record(request, moment())
     watch = Watch(request, -1, -1, [])
     watch.enforce(0.0)
     with suppress(OSError):
@@ -60,11 +61,12 @@ def rehearse() -> None:
     with suppress(OSError):
         folder.create("/dev/null/none", b"")
     watch.reap()
-    json.dumps(watch.result(0))
+    json.dumps(watch.result(moment()))
 
 
 def wrap(request: Request, wake: int, asked: list[int], tell: Callable[[str], None]) -> None:
-    """Run the request's command and tell the harness: `done`, or `exists` where it was started before."""
+    """Run the request's command and tell the harness: `done`, or `exists` where it was started before, or `superseded`
+    where its lease is another's by now."""
     reached = crash_points(request.get("crash_at"))
     call_dir = request["call_dir"]
     made = folder.make_folder(call_dir)
@@ -73,12 +75,15 @@ def wrap(request: Request, wake: int, asked: list[int], tell: Callable[[str], No
         return tell("exists")
     lock = folder.hold_exclusively(f"{call_dir}/{folder.LOCK}")
     reached("after_lock")
-    started_us = time.time_ns() // 1000
+    started = moment()
     try:
         # Its name is the promise, so the folder is what must be durable; a reader can do without the content.
-        start = folder.create_held(f"{call_dir}/{folder.START}", start_record(request, started_us))
+        with fenced(request):
+            start = folder.create_held(f"{call_dir}/{folder.START}", start_record(request, started))
     except FileExistsError:
         return tell("exists")
+    except fence.Superseded:
+        return tell("superseded")
     folder.sync_folder(call_dir)
     if made:
         folder.sync_folder(os.path.dirname(call_dir))  # noqa: PTH120 - see folder.py
@@ -86,18 +91,30 @@ def wrap(request: Request, wake: int, asked: list[int], tell: Callable[[str], No
     watch = Watch(request, lock, wake, asked)
     watch.begin(reached)
     reached("before_done")
-    write_done(call_dir, watch.result(started_us), reached, tell)
+    write_done(call_dir, watch.result(started), reached, tell)
     os.close(start)
     os.close(lock)
     return None
 
 
-def start_record(request: Request, started_us: int) -> bytes:
+def fenced(request: Request) -> AbstractContextManager[None]:
+    """Around the making of `start`: whoever takes over finds it, or it is never made."""
+    path, _, number = request.get("lease") or ("", 0.0, None)
+    return nullcontext() if number is None else fence.performing(path, number)
+
+
+def moment() -> tuple[int, int]:
+    """Microseconds since 1970, for people and files, and since boot, for durations: nobody sets that clock."""
+    return time.time_ns() // 1000, tree.boot_us()
+
+
+def start_record(request: Request, started: tuple[int, int]) -> bytes:
     own = os.getpid()
     record = {
         "pid": own,
         "pid_start": tree.start_time(own),
-        "started_us": started_us,
+        "started_us": started[0],
+        "started_boot_us": started[1],
         "timeout_s": request["timeout_s"],
         "confined": request["sandbox"] is not None,
     }
@@ -146,6 +163,7 @@ class Watch:
         self.ring = b""
         self.ending_at: float | None = None
         self.next_look = 0.0
+        self.renewed, self.renewed_at = -1, 0.0
         self.sandbox_status = -1
         self.pipe = self.output = -1
         self.deadline = float("inf")
@@ -295,14 +313,18 @@ class Watch:
         lease = self.request.get("lease")
         if not lease or now < self.next_look:
             return False
-        path, seconds = lease
+        path, seconds = lease[:2]
         self.next_look = now + min(1.0, seconds / 4)
         try:
-            return time.time() - os.stat(path).st_mtime > seconds  # noqa: PTH116 - see folder.py
+            renewed = os.stat(path).st_mtime_ns  # noqa: PTH116 - see folder.py
         except FileNotFoundError:
             return True
+        if renewed != self.renewed:
+            # Counted from the look that saw it: a clock that is set ends nothing, and lets nothing live on.
+            self.renewed, self.renewed_at = renewed, now
+        return now - self.renewed_at > seconds
 
-    def result(self, started_us: int) -> dict[str, Any]:
+    def result(self, started: tuple[int, int]) -> dict[str, Any]:
         code = None if self.status is None else os.waitstatus_to_exitcode(self.status)
         if self.main and self.request["sandbox"] and self.sandbox_never_ran():
             self.setup_error = f"The sandbox could not be made: {self.first_output()}"
@@ -314,8 +336,8 @@ class Watch:
             "cancelled": self.cancelled,
             "output_total": self.total,
             "output_omitted": self.total - self.kept - len(self.ring),
-            "started_us": started_us,
-            "finished_us": time.time_ns() // 1000,
+            "started_us": started[0],
+            "finished_us": started[0] + tree.boot_us() - started[1],
             "setup_error": self.setup_error,
         }
 

@@ -6,8 +6,9 @@ HEAD, branch and index of the user stay as they are. No write goes through a sym
 import contextlib
 import hashlib
 import os
+import shutil
 import stat
-import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,13 +124,24 @@ def apply_merge(
     pending = [change for change in plan.changes if not is_post(change, found[change.path])]
     if overlaps := tuple(c.path for c in pending if not is_pre(repo.root, c, found, going)):
         raise MergeOverlap(overlaps)
-    with tempfile.TemporaryDirectory(prefix="merge-", dir=scratch) as staging:
-        materialise(repo, pending, Path(staging))
-        ordered = sorted(pending, key=lambda c: (c.post is not None, c.path))
+    ordered = sorted(pending, key=lambda c: (c.post is not None, c.path))
+    with drafts(scratch / f"merge-{call_id}") as staging:
+        materialise(repo, pending, staging)
         for change in ordered:
-            write_change(repo.root, change, found[change.path], Path(staging), reached)
+            write_change(repo.root, change, found[change.path], staging, reached)
     written = tuple(sorted(change.path for change in ordered))
     return Applied(written, tuple(c.path for c in plan.changes if c.path not in set(written)), saved)
+
+
+@contextlib.contextmanager
+def drafts(folder: Path) -> Iterator[Path]:
+    """A new folder, gone afterwards; so is what a killed attempt of the same merge left there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 def list_changes(repo: Repository, a: str, b: str) -> tuple[tuple[FileChange, ...], tuple[str, ...]]:
@@ -284,6 +296,7 @@ def open_folder(root: Path, name: str) -> tuple[int, str]:
     for part in parents:
         with contextlib.suppress(FileExistsError):
             os.mkdir(part, dir_fd=at)
+            os.fsync(at)
         try:
             below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
         except OSError as failure:

@@ -91,6 +91,9 @@ ALWAYS = (
     ("core.splitIndex", "false"),
     ("core.sparseCheckout", "false"),
     ("core.quotePath", "false"),
+    # Git's own default leaves loose objects and references to the kernel; the log names both.
+    ("core.fsync", "committed,reference"),
+    ("core.fsyncMethod", "fsync"),
     ("index.skipHash", "false"),
     ("index.recordEndOfIndexEntries", "false"),
     ("sequence.editor", "false"),
@@ -181,6 +184,7 @@ class Git:
         environment: Mapping[str, str],
         cache: dict[Path, Settings] | None = None,
         executable: str | None = None,
+        synced: dict[str, int] | None = None,
     ) -> None:
         """`environment`: the user's PATH, HOME and XDG_CONFIG_HOME are looked at, nothing else of it reaches git."""
         path = environment.get("PATH", os.defpath)
@@ -191,6 +195,8 @@ class Git:
         self._executable = found
         self._environment = environment
         self._cache: dict[Path, Settings] = {} if cache is None else cache
+        self.synced: dict[str, int] = {} if synced is None else synced
+        """Folders of objects whose names are durable, see durable.py."""
         self._base = {
             "PATH": f"{Path(found).parent}:/usr/bin:/bin",
             "HOME": environment.get("HOME", "/nonexistent"),
@@ -204,7 +210,7 @@ class Git:
 
     def at(self, place: Place) -> "Git":
         """The same git at another place; what was read of the configuration is shared."""
-        return Git(place, self._environment, self._cache, self._executable)
+        return Git(place, self._environment, self._cache, self._executable, self.synced)
 
     def run(
         self,

@@ -12,6 +12,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from eventlog.blobs import sync_folder
+from worktrees.durable import make_folders, sync_objects
 from worktrees.git import Git, GitError
 
 STALE_LOCK_S = 3.0
@@ -51,7 +53,7 @@ def encode_commit(tree: str, parents: tuple[str, ...], message: str, author: Ide
 
 
 def write_object(common_dir: Path, kind: str, body: bytes, algorithm: str = "sha1") -> str:
-    """Store a loose object and return its id; one that exists is left as it is."""
+    """Store a loose object, durable but for its name, and return its id; one that exists is left as it is."""
     raw = f"{kind} {len(body)}\0".encode() + body
     name = hashlib.new(algorithm, raw, usedforsecurity=False).hexdigest()
     target = common_dir / "objects" / name[:2] / name[2:]
@@ -64,13 +66,18 @@ def write_object(common_dir: Path, kind: str, body: bytes, algorithm: str = "sha
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
     with open(handle, "wb") as out:
         out.write(zlib.compress(raw, 1))
+        out.flush()
+        os.fsync(out.fileno())
     draft.rename(target)
     return name
 
 
 def write_commit(git: Git, body: bytes) -> str:
+    """Durable on return, with all that was written into the repository for it."""
     algorithm = git.settings().local.get("extensions.objectformat", "sha1")
-    return write_object(git.place.common_dir, "commit", body, algorithm)
+    commit = write_object(git.place.common_dir, "commit", body, algorithm)
+    sync_objects(git.place.common_dir, git.synced)
+    return commit
 
 
 def read_ref(git: Git, ref: str) -> str | None:
@@ -92,7 +99,8 @@ def read_ref(git: Git, ref: str) -> str | None:
 def move_ref(git: Git, ref: str, new: str, old: tuple[str | None, ...]) -> None:
     """Set `ref` to `new` if it holds one of `old` (None: does not exist) or `new` already. RefMoved otherwise.
 
-    Atomic against other writers by git's own lock file; a lock that nobody ended within 3 s is of a dead process.
+    Durable on return. Atomic against other writers by git's own lock file; a lock that nobody ended within 3 s is of a
+    dead process.
     """
     if uses_other_backend(git):
         found = read_ref(git, ref)
@@ -108,9 +116,13 @@ def move_ref(git: Git, ref: str, new: str, old: tuple[str | None, ...]) -> None:
         if found != new and found not in old:
             raise RefMoved(ref, old[0] if old else None, found)
         if found == new:
+            # Whoever set it may have ended before this.
+            sync_folder(target.parent)
             return
         os.write(handle, f"{new}\n".encode())
+        os.fsync(handle)
         lock.rename(target)
+        sync_folder(target.parent)
     finally:
         os.close(handle)
         with contextlib.suppress(FileNotFoundError):
@@ -126,7 +138,7 @@ def take_lock(lock: Path) -> int:
     deadline = time.monotonic() + STALE_LOCK_S
     seen: tuple[int, int] | None = None
     while True:
-        lock.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(lock.parent)
         try:
             return os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError:

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from eventlog.blobs import sync_folder
+from worktrees.durable import make_folders, sync_below, sync_plain
 from worktrees.git import Git, GitError, GitFailed, PointerRecord
 from worktrees.objects import read_ref
 from worktrees.repository import Repository, Worktree, record_worktree
@@ -187,6 +189,11 @@ class Pool:
         worktree = record_worktree(Path(record.path), Path(record.git_dir), record.key)
         if worktree is None or worktree.record is None:
             raise WorktreeUnknown(f"git made no whole worktree at {record.path}; run: thalia gc")
+        # Its wiring is not made again after a loss of power, as its files are.
+        sync_below(worktree.git_dir)
+        sync_plain(worktree.path / ".git")
+        for folder in (worktree.git_dir.parent, self.repo.common_dir, worktree.path):
+            sync_folder(folder)
         parts = (worktree.record.git_file, worktree.record.commondir, worktree.record.gitdir)
         first, second, third = (part.decode("utf-8", "surrogateescape") for part in parts)
         self._write(replace(record, state="ready", pointers=(first, second, third)))
@@ -313,11 +320,12 @@ class Pool:
             out.flush()
             os.fsync(out.fileno())
         draft.rename(self.folder / f"{record.name}.json")
+        sync_folder(self.folder)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         for folder in (self.state_dir, self.state_dir / "worktrees", self.folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(folder, 0o700)
         if self.repo.root in self.folder.resolve().parents:
             raise GitError(
                 f"The state folder {self.state_dir} is inside the checkout; set THALIA_HOME to another place."

@@ -3,11 +3,11 @@
 import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from configs.scratch import scratch
 from worktrees.git import GitError, join_names, split_names
 from worktrees.repository import Repository, Worktree
 from worktrees.snapshot import PrivateIndex, Reached, Skipped, ignore_point, tree_of
@@ -140,8 +140,8 @@ def checkout_tree(repo: Repository, commit: str, target: Path) -> None:
         raise TargetInUse(f"{target} is not empty; name an empty folder.")
     place = repo.checkout
     git = repo.at(Worktree(target.resolve(), place.git_dir))
-    with tempfile.TemporaryDirectory(prefix="thalia-") as scratch:
-        index = PrivateIndex(git, Path(scratch) / "index")
+    with scratch("index") as own:
+        index = PrivateIndex(git, own / "index")
         index.run("read-tree", commit)
         index.run("checkout-index", "--all", "--force", "--quiet")
 

@@ -1,10 +1,10 @@
 """Commits of files that stand in a plain folder: a tree that no worktree has now."""
 
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from configs.scratch import scratch
 from worktrees.objects import encode_commit, write_commit
 from worktrees.repository import Repository
 from worktrees.snapshot import THALIA, PrivateIndex
@@ -17,8 +17,8 @@ def commit_files(
 
     No reference holds it: the caller's next ref does.
     """
-    with tempfile.TemporaryDirectory(prefix="thalia-index-") as scratch:
-        index = PrivateIndex(repo.git, Path(scratch) / "index")
+    with scratch("index") as own:
+        index = PrivateIndex(repo.git, own / "index")
         index.run("read-tree", base)
         entries: list[bytes] = []
         for path in paths:

@@ -101,7 +101,9 @@ def told_s(headers: Mapping[str, str], now_s: float) -> float | None:
         if seconds is not None:
             return max(seconds / unit, 0.0)
     try:
-        return max(parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - now_s, 0.0)
+        # By the server's own clock where it tells it: ours may have been set a day off.
+        sent = parsedate_to_datetime(headers["date"]).timestamp() if "date" in headers else now_s
+        return max(parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - sent, 0.0)
     except (ValueError, TypeError, OverflowError):
         return None
 

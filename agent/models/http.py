@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from agent.models.client import BadAddress, BadKey, ModelRequest, OnDelta
+from agent.models.client import BadAddress, BadKey, ModelRequest, OnDelta, estimated_usage
 from agent.models.faults import TOLD_CAP_S, Fault, fault_of_response, told_s, wait_ms
 from agent.models.settle import failed, settle
 from agent.models.verdicts import Faulty, Reader
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     import httpx
 
 _ERROR_BODY = 64 << 10
+_ERROR_BODY_S = 10.0
+"""How long what a refusal says may take to come."""
+_STALE_S = 1.0
+"""A kept connection that the server had closed shows it sooner than this."""
 _DRAIN_S = 0.1
 """How long the end of a body may follow its end mark before the connection is given up."""
 
@@ -38,6 +42,29 @@ class Timeouts:
     silence_s: float = 300.0
     """To the first byte, and between two."""
     total_s: float = 3600.0
+
+
+class _Sending:
+    """How far a request came, as the transport tells it."""
+
+    def __init__(self) -> None:
+        self._fresh = False
+        """The connection was made for it."""
+        self._sent: float | None = None
+        """When it was on its way whole."""
+
+    async def take(self, step: str, _: object) -> None:
+        match step:
+            case "connection.connect_tcp.complete":
+                self._fresh = True
+            case "http11.send_request_body.complete":
+                self._sent = monotonic()
+
+    @property
+    def arrived(self) -> bool:
+        """Where no answer came: whether the server may have worked on it, rather than have closed the connection
+        before."""
+        return self._sent is not None and (self._fresh or monotonic() - self._sent > _STALE_S)
 
 
 class HttpModel:
@@ -87,10 +114,11 @@ class HttpModel:
 
         begin = monotonic()
         stream = self._wire.reader(request.call_id)
+        sending = _Sending()
         response: httpx.Response | None = None
         try:
             async with asyncio.timeout(self._timeouts.total_s):
-                response = await self._open().handle_async_request(self._post(request.body))
+                response = await self._open().handle_async_request(self._post(request.body, sending))
                 if not 200 <= response.status_code < 300:
                     return await self._refusal(response, request)
                 return await self._read(response, stream, request, on_delta, begin)
@@ -98,7 +126,7 @@ class HttpModel:
             fault = Fault("timeout", f"{self._shown} did not finish in {self._timeouts.total_s:g} s.", True)
             return self._broken(fault, stream, request)
         except httpx.HTTPError as error:
-            return self._unanswered(error, request)
+            return self._unanswered(error, request, sending)
         finally:
             if response is not None:
                 with contextlib.suppress(httpx.HTTPError):
@@ -115,7 +143,7 @@ class HttpModel:
                 socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
             )
             times = httpx.Timeout(self._timeouts.silence_s, connect=self._timeouts.connect_s, pool=None)
-            self._extensions = {"timeout": times.as_dict()}
+            self._times = times.as_dict()
             self._address = httpx.URL(self._url)
             self._headers = [
                 (b"accept", b"text/event-stream, application/json"),
@@ -126,10 +154,11 @@ class HttpModel:
             ]
         return self._transport
 
-    def _post(self, body: bytes) -> "httpx.Request":
+    def _post(self, body: bytes, sending: _Sending) -> "httpx.Request":
         import httpx
 
-        return httpx.Request("POST", self._address, headers=self._headers, content=body, extensions=self._extensions)
+        extensions = {"timeout": self._times, "trace": sending.take}
+        return httpx.Request("POST", self._address, headers=self._headers, content=body, extensions=extensions)
 
     async def _read(
         self, response: "httpx.Response", stream: Reader, request: ModelRequest, on_delta: OnDelta, begin: float
@@ -184,11 +213,12 @@ class HttpModel:
         import httpx
 
         body = b""
-        with contextlib.suppress(httpx.HTTPError):
-            async for chunk in _chunks(response):
-                body += chunk
-                if len(body) > _ERROR_BODY:
-                    break
+        with contextlib.suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(_ERROR_BODY_S):
+                async for chunk in _chunks(response):
+                    body += chunk
+                    if len(body) > _ERROR_BODY:
+                        break
         headers = {name.lower(): value for name, value in response.headers.items()}
         fault = fault_of_response(response.status_code, headers, body, self._key_name)
         told = told_s(headers, time())
@@ -197,9 +227,11 @@ class HttpModel:
         fault = Fault(fault.kind, self._clean(fault.text), fault.retry)
         return failed(fault, lambda: self._wait(headers, request), response.status_code)
 
-    def _unanswered(self, error: "httpx.HTTPError", request: ModelRequest) -> ModelReplied | ModelFailed:
-        """No answer began. The first time that a connection breaks so, it was most likely a kept one that the server
-        had closed: the next attempt need not wait."""
+    def _unanswered(
+        self, error: "httpx.HTTPError", request: ModelRequest, sending: _Sending
+    ) -> ModelReplied | ModelFailed:
+        """No answer came as far as its body. The first time that a connection breaks so, it was most likely a kept one
+        that the server had closed: the next attempt need not wait."""
         import httpx
 
         if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
@@ -209,8 +241,9 @@ class HttpModel:
             return settle(Faulty(fault, None, 0), request, lambda: self._wait({}, request), 0, 0)
         else:
             fault = Fault("network", f"{self._shown} closed the connection before it answered.", True)
-            if request.sent_before == 0:
-                return failed(fault, lambda: 0)
+            spent = estimated_usage(len(request.body), 0) if sending.arrived else None
+            first = request.sent_before == 0
+            return settle(Faulty(fault, spent, 0), request, lambda: 0 if first else self._wait({}, request), 0, 0)
         return failed(fault, lambda: self._wait({}, request))
 
     def _wait(self, headers: dict[str, str], request: ModelRequest) -> int:

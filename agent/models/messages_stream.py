@@ -42,6 +42,7 @@ _STATUSES = {
     "request_too_large": 413,
 }
 """What an error has for its status when it comes before the reply; of those that no attempt can mend."""
+_TWICE = Fault("malformed", "The model server began a block again that had not ended.", True)
 _STRAY = Fault("malformed", "The model server sent a piece of a block that had not begun.", True)
 _COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 
@@ -54,6 +55,8 @@ class MessagesStream(ReplyReader):
         self._blocks: list[Block] = []
         self._by_index: dict[int | None, Block] = {}
         """None is where a server that does not number its blocks is."""
+        self._unended: set[int | None] = set()
+        """Blocks that have begun: begun a second time, as where every event comes twice, they would be two calls."""
         self._calls = 0
         self._counts: dict[str, int] = {}
         self._model = ""
@@ -88,13 +91,15 @@ class MessagesStream(ReplyReader):
                 self._begin_block(_index(value), object_in(value, "content_block"), event.raw)
             case "content_block_delta":
                 self._add(_index(value), object_in(value, "delta"))
+            case "content_block_stop":
+                self._unended.discard(_index(value))
             case "message_delta":
                 self._take_end(object_in(value, "delta"), object_in(value, "usage"))
             case "message_stop":
                 self._done = True
             case _ if value.get("error"):
                 self._fail(_fault(value["error"]))
-            case _:  # a ping, the end of a block, or news of a kind that is ignored, as the protocol asks
+            case _:  # a ping, or news of a kind that is ignored, as the protocol asks
                 pass
 
     def _take_message(self, message: dict[str, Any]) -> None:
@@ -107,6 +112,10 @@ class MessagesStream(ReplyReader):
 
     def _begin_block(self, index: int | None, first: dict[str, Any], raw: bytes = b"") -> None:
         """`raw` is the JSON of the event that holds the block, where one does."""
+        if index in self._unended:
+            self._fail(_TWICE)
+        if index is not None and raw:
+            self._unended.add(index)
         block = Block(first, raw)
         self._blocks.append(block)
         self._by_index[index] = block

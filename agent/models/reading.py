@@ -24,6 +24,7 @@ EMPTY_REPLY = Fault("malformed", "The model sent an empty reply.", True)
 _TOO_LARGE = Fault("malformed", "The model's reply is larger than 64 MB.", True)
 _EMPTY_BODY = Fault("malformed", "The model server sent an empty body.", True)
 _END_MARK = b"[DONE]"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MOST_TOKENS = 1 << 40
 """More than any call has, and the sum over a session still fits into the 64 bits of a number in the log."""
 
@@ -126,15 +127,14 @@ class ReplyReader(ABC):
 
     def _begin(self, chunk: bytes) -> bytes:
         """Tell a stream from a plain body by its first byte that is no space."""
-        self._start += chunk
-        first = self._start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-        if not first or first in b"\xef\xbb":
+        start = (self._start + chunk).lstrip().removeprefix(_BYTE_ORDER_MARK).lstrip()
+        if _BYTE_ORDER_MARK.startswith(start):  # nothing yet, or a part of the mark
+            self._start = start
             return b""
-        self._started = True
-        if first in b"{[<":
+        self._started, self._start = True, b""
+        if start[:1] in b"{[<":
             self._whole = bytearray()
-        chunk, self._start = self._start, b""
-        return chunk
+        return start
 
     def _take_event(self, event: ServerEvent, last: bool) -> None:
         data = event.data.strip()

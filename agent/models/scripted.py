@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 from time import monotonic, time
 
-from agent.models.client import ModelRequest, OnDelta
+from agent.models.client import ModelRequest, OnDelta, estimated_usage
 from agent.models.faults import Fault, fault_of_response, wait_ms
 from agent.models.script import (
     PlannedFault,
@@ -61,7 +61,7 @@ class ScriptedModel:
             return failed(fault_of_response(answer.status, headers, answer.body), wait, answer.status)
         match answer.ending:
             case "reset":
-                return failed(_RESET, wait)
+                return settle(Faulty(_RESET, estimated_usage(len(request.body), 0), 0), request, wait, 0, 0)
             case "silence":
                 return settle(Faulty(_SILENCE, None, 0), request, wait, 0, 0)
             case _:

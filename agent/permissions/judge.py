@@ -315,7 +315,9 @@ def _judge_read(facts: PathFacts, ruled: Verdict | None) -> Verdict:
 def judge_tool(name: str, mode: Mode, rules: Rules, *, external: bool) -> Verdict:
     """The verdict on any other tool, by its name; `external` = it reaches beyond this machine or cannot be repeated."""
     for action in ("deny", "ask", "allow"):
-        rule = next(iter(rules.of(name, action)), None)
+        # Nothing is known of what a pattern would mean here: it tightens every call, and loosens none.
+        usable = [rule for rule in rules.of(name, action) if action != "allow" or rule.pattern is None]
+        rule = next(iter(usable), None)
         if rule is None or (mode == "bypass" and action != "deny"):
             continue
         if action == "deny":

@@ -3,7 +3,7 @@
 Pure. Nothing here runs a tool or judges a call."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -11,6 +11,7 @@ import orjson
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
+from configs.tools import OwnTool
 from eventlog.effects import EffectClass
 from eventlog.values import Value
 
@@ -163,21 +164,27 @@ def tool_named(name: str) -> Tool | None:
     return _BY_NAME.get(name)
 
 
-def tools_json(names: Iterable[str]) -> str:
+def tools_json(names: Iterable[str], own: Mapping[str, OwnTool] | None = None) -> str:
     """The `tools` array of Chat Completions for these names, in the order of TOOLS: the same names, the same bytes.
+    After them the user's `own`, as the settings have them.
 
     Raises ValueError for an unknown name."""
     wanted = set(names)
     if unknown := wanted - _BY_NAME.keys():
         raise ValueError(f"There is no tool named {', '.join(sorted(unknown))}.")
-    return orjson.dumps([_as_function(tool) for tool in TOOLS if tool.name in wanted]).decode()
+    ours = [_as_function(tool) for tool in TOOLS if tool.name in wanted]
+    theirs = [_function(name, tool.description, dict(tool.parameters)) for name, tool in (own or {}).items()]
+    return orjson.dumps(ours + theirs).decode()
 
 
 def _as_function(tool: Tool) -> dict[str, Any]:
     schema = tool.arguments.model_json_schema()
     definitions = schema.pop("$defs", {})
-    function = {"name": tool.name, "description": tool.description, "parameters": _plain(schema, definitions)}
-    return {"type": "function", "function": function}
+    return _function(tool.name, tool.description, _plain(schema, definitions))
+
+
+def _function(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 # Servers that turn a schema into a grammar fail on large bounds; the bounds are kept by `parse_arguments`.
@@ -206,18 +213,26 @@ def parse_arguments(name: str, text: str) -> Arguments | Invalid:
     if tool is None:
         return Invalid(f"There is no tool named {name[:80]!r}; the tools are {', '.join(_BY_NAME)}.")
     usage = _usage(tool)
-    if len(text) > MAX_ARGUMENTS:
-        return Invalid(f"The arguments of {name} are longer than {MAX_ARGUMENTS:,} characters; send less at once.")
-    try:
-        data = from_json(text or "{}")
-    except ValueError as error:
-        return Invalid(f"The arguments of {name} are not valid JSON ({_reason(error)}); send {usage}.")
-    if not isinstance(data, dict):
-        return Invalid(f"The arguments of {name} are a JSON {_json_type(data)}; send {usage}.")
+    data = parse_object(name, text, usage)
+    if isinstance(data, Invalid):
+        return data
     try:
         return tool.arguments.model_validate(data)
     except ValidationError as error:
         return Invalid(f"The arguments of {name} are wrong: {_problems(error)}; send {usage}.")
+
+
+def parse_object(name: str, text: str, usage: str) -> dict[str, Any] | Invalid:
+    """The JSON object that the arguments of a call are. Never raises."""
+    if len(text) > MAX_ARGUMENTS:
+        return Invalid(f"The arguments of {name} are longer than {MAX_ARGUMENTS:,} characters; send less at once.")
+    try:
+        data = from_json(text or "{}", allow_inf_nan=False)
+    except ValueError as error:
+        return Invalid(f"The arguments of {name} are not valid JSON ({_reason(error)}); send {usage}.")
+    if not isinstance(data, dict):
+        return Invalid(f"The arguments of {name} are a JSON {_json_type(data)}; send {usage}.")
+    return data
 
 
 def _usage(tool: Tool) -> str:

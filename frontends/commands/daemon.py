@@ -17,10 +17,10 @@ def up() -> None:
     one = find_daemon()
     one.start()
     one.renew()
-    ray = one.ask("GET", "/status")["ray"]
+    ray = one.insist("GET", "/status")["ray"]
     while ray["state"] == "starting":
         time.sleep(0.05)
-        ray = one.ask("GET", "/status")["ray"]
+        ray = one.insist("GET", "/status")["ray"]
     if ray["state"] == "failed":
         raise Stop(10, f"{ray['text']} Sessions run in the process that asks for them.")
     print(f"the daemon is up; its folder is {one.place.folder}")

@@ -31,6 +31,7 @@ Bypass = Annotated[
     bool, typer.Option("--dangerously-bypass-approvals-and-sandbox", help="No question, no sandbox, for this run.")
 ]
 AcceptDamage = Annotated[bool, typer.Option("--accept-damage", help="Go on without the events that are lost.")]
+TakeOver = Annotated[bool, typer.Option("--take-over", help="End the process that writes it, if one does.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Begin it and come back at once.")]
 NoDaemon = Annotated[bool, typer.Option("--no-daemon", help="Run it in this process; it ends with the terminal.")]
 SessionName = Annotated[str | None, typer.Argument(help="Session id, or the beginning of one.")]

@@ -37,15 +37,17 @@ def writing(session: str) -> "Iterator[None]":
     """Around what needs the session's log for itself: where the daemon runs it, a person is told what to do."""
     try:
         yield
-    except LogBusy as error:
-        daemon = find_daemon()
-        if not daemon.runs() or session not in daemon.ask("GET", "/status")["hosted"]:
-            raise
-        raise Stop(
-            10,
-            f"Session {session} runs in the daemon: `thalia attach {session}` shows it; "
-            f"`thalia stop {session}` ends it, then ask again.",
-        ) from error
+    except LogBusy:
+        _check_not_hosted(session)
+        raise
+
+
+def _check_not_hosted(session: str) -> None:
+    """Raises Stop where the daemon runs it."""
+    daemon = find_daemon()
+    if daemon.runs() and session in daemon.ask("GET", "/status")["hosted"]:
+        text = f"`thalia attach {session}` shows it; `thalia stop {session}` ends it, then ask again."
+        raise Stop(10, f"Session {session} runs in the daemon: {text}")
 
 
 def make_request(
@@ -87,6 +89,9 @@ def run_request(
     if no_daemon or not wants_daemon(read_variables()):
         if detach:
             raise Stop(2, "Without the daemon nothing can go on by itself; leave out --detach.")
+        if request["options"].get("take_over"):
+            # Whoever is ended there is replaced at once.
+            _check_not_hosted(request["session"])
         with writing(request["session"]):
             return run_here(request, output)
     daemon = find_daemon()

@@ -77,7 +77,8 @@ def lines_of(event: Event, seen: Seen) -> list[str]:
             return _started(body)
         case EffectFinished():
             start = seen.started.pop(body.call_id, None)
-            took = (event.ts_us - seen.began_us.pop(body.call_id, event.ts_us)) / 1e6
+            # The clock may have been set back meanwhile.
+            took = max(event.ts_us - seen.began_us.pop(body.call_id, event.ts_us), 0) / 1e6
             return _finished(body, start, took, seen)
         case CallRejected():
             return [f"  ✗ {body.why}: {safe(body.text)}"]

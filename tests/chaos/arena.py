@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Literal
 
 from agent.apply import fold_events
@@ -22,7 +21,10 @@ from tests.chaos.keyboard import Attended
 from worktrees.sample import make_repository
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = (sys.executable, "-I", "-m", "cli")
+PROGRAM = (
+    sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); from cli import main; main()",
+)  # fmt: skip
+"""Of this very tree: a copy of it runs itself."""
 Kind = Literal["harness", "wrapper", "everything"]
 SECRET = "planted-secret-0123456789"
 
@@ -191,24 +193,6 @@ def wait_until(true: Callable[[], bool], seconds: float) -> None:
     while not true():
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.005)
-
-
-def kill_at_random(arena: Arena, random: Random, kills: int, kinds: Sequence[Kind]) -> None:
-    """Begin or take up the session and kill it, `kills` times, each at a random moment after the start."""
-    for _ in range(kills):
-        run = arena.go_on()
-        end = time.monotonic() + random.uniform(0.05, 2.5)
-        while time.monotonic() < end and run.poll() is None:
-            time.sleep(0.005)
-        kind = random.choice(list(kinds))
-        kill(run, kind)
-        if kind == "wrapper":
-            # The session lives on and deals with it; it is ended too, somewhat later.
-            end = time.monotonic() + random.uniform(0.0, 1.0)
-            while time.monotonic() < end and run.poll() is None:
-                time.sleep(0.005)
-            kill(run, "everything")
-        run.wait()
 
 
 def check_log(events: Sequence[Event]) -> None:

@@ -29,7 +29,7 @@ from eventlog.events import (
 )
 from eventlog.ids import CallId, Digest
 from eventlog.lock import is_held
-from eventlog.outcomes import AttemptLost, Conflicted, OutcomeUnknown, ToolFailed
+from eventlog.outcomes import AttemptLost, Conflicted, ModelFailed, OutcomeUnknown, ToolFailed
 from tests.actors.playing import check_conversation, check_replay
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -57,9 +57,10 @@ def check_order(events: Sequence[Event]) -> None:
 
 
 def check_outcomes(events: Sequence[Event]) -> None:
-    """Each attempt begins once, ends once and in this order; each call has one outcome that counts, and an attempt that
-    was lost is none. A question ends with its answer."""
-    begun, ended, outcomes = Counter[tuple[CallId, int]](), Counter[tuple[CallId, int]](), Counter[CallId]()
+    """Each attempt begins once, ends once and in this order; each call has one outcome that counts: an attempt that was
+    lost is none, nor is a failed one of a model call that was tried again. A question ends with its answer."""
+    begun, ended, failed = Counter[tuple[CallId, int]](), Counter[tuple[CallId, int]](), Counter[tuple[CallId, int]]()
+    outcomes = Counter[CallId]()
     for event in events:
         match event.body:
             case EffectStarted(call_id=call, attempt=attempt):
@@ -68,6 +69,7 @@ def check_outcomes(events: Sequence[Event]) -> None:
                 assert (call, attempt) in begun, f"{call}.{attempt} ended before it began"
                 ended[call, attempt] += 1
                 outcomes[call] += not isinstance(outcome, AttemptLost)
+                failed[call, attempt] += isinstance(outcome, ModelFailed)
             case Approved(ask=call) | Denied(ask=call):
                 ended[call, 1] += 1
                 outcomes[call] += 1
@@ -77,6 +79,8 @@ def check_outcomes(events: Sequence[Event]) -> None:
                 pass
     assert begun == ended, f"begun and not ended, or the reverse: {(begun - ended) + (ended - begun)}"
     assert set(begun.values()) == {1}
+    for call, attempt in +failed:
+        outcomes[call] -= (call, attempt + 1) in begun
     assert set(outcomes.values()) == {1}, f"not one outcome: {[c for c, n in outcomes.items() if n != 1]}"
 
 
@@ -204,6 +208,9 @@ def check_nothing_left(home: Path, repository: Path, survivors: Sequence[int]) -
         *repository.rglob(".thalia-*"),
         *home.rglob("blobs/**/.*"),
         *home.glob("**/*.new"),
+        *home.glob("sessions/*/merge-*"),
+        *home.glob("sessions/*/calls/*.input"),
+        *home.glob("sessions/*/*.before"),
     ]
     assert half == []
     locks = list((repository / ".git").rglob("*.lock"))

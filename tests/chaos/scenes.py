@@ -3,13 +3,14 @@
 Each ends with the same files whoever was killed in it. What an outsider can count stands in a ledger outside."""
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from eventlog.events import EffectFinished, Event, Rewound
 from eventlog.outcomes import ToolSucceeded
-from tests.chaos.arena import COUNT, EDIT, SECRET, Arena
+from tests.chaos.arena import COUNT, EDIT, ROOT, SECRET, Arena
 
 PATCH = """*** Begin Patch
 *** Update File: a.py
@@ -53,6 +54,20 @@ def short_turns(folder: Path) -> list[object]:
     return [{"tool_calls": [EDIT, call("shell", command=COUNT)]}, {"text": "Done."}]
 
 
+def post_tool(folder: Path) -> str:
+    """Settings with a tool outside, which can be asked what became of a call."""
+    program, posted = str(ROOT / "tests" / "chaos" / "ledger_tool.py"), str(folder / "posted")
+    return f"""[tools.post]
+description = "Posts a number."
+command = {json.dumps([sys.executable, program, "post", posted])}
+find = {json.dumps([sys.executable, program, "find", posted])}
+"""
+
+
+def unconfined_turns(folder: Path) -> list[object]:
+    return [*({"tool_calls": [count_outside(folder, number)]} for number in range(6)), {"text": "Done."}]
+
+
 def turns(folder: Path) -> list[object]:
     return [
         {"tool_calls": [call("read", path="a.py"), call("grep", pattern="one")]},
@@ -62,6 +77,7 @@ def turns(folder: Path) -> list[object]:
         # More than the log holds itself: a blob.
         {"tool_calls": [call("write", path="big.txt", content=BIG)]},
         {"tool_calls": [call("apply_patch", patch=PATCH), count_outside(folder, 2)]},
+        {"tool_calls": [call("post", n=7)]},
         {"tool_calls": [call("shell", command=f"cat counter.txt; echo {SECRET[:9]}'{SECRET[9:]}'")]},
         {"text": "Done."},
     ]
@@ -79,13 +95,15 @@ class Scene:
     turns: Callable[[Path], list[object]] = turns
     final: Mapping[str, str] = field(default_factory=lambda: FINAL)
     ledger: tuple[str, ...] = ("1", "2")
+    posted: tuple[int, ...] = (7,)
 
     def make(self, folder: Path, program: tuple[str, ...] | None = None) -> Arena:
         """Not yet entered."""
         (folder / "outside").mkdir()
         (folder / "outside" / "note.txt").write_text("A note.\n")
         (folder / "outside" / "ledger.py").write_text(LEDGER)
-        arena = Arena(folder, self.turns(folder / "outside"), settings="log_checkpoint_mib = 0.02\n", attended=True)
+        settings = "log_checkpoint_mib = 0.02\n" + post_tool(folder / "outside")
+        arena = Arena(folder, self.turns(folder / "outside"), settings=settings, attended=True)
         if program is not None:
             arena.program = program
         return arena
@@ -103,6 +121,11 @@ class Scene:
 def ledger(arena: Arena) -> list[str]:
     file = arena.folder / "outside" / "ledger"
     return file.read_text().split() if file.exists() else []
+
+
+def posted(arena: Arena) -> list[int]:
+    file = arena.folder / "outside" / "posted"
+    return [json.loads(line)["arguments"]["n"] for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def work_before(arena: Arena) -> None:
@@ -137,6 +160,8 @@ SCENES = (
     Scene("whole"),
     Scene("restored", wrapper="before_done:1"),
     Scene("warm", begin=work_before),
-    Scene("rewinding", begin=work_to_rewind, next=rewind_next, turns=short_turns, final=REWOUND, ledger=()),
-    Scene("rewound", begin=rewind_and_die, turns=short_turns, final=REWOUND, ledger=()),
+    Scene("rewinding", begin=work_to_rewind, next=rewind_next, turns=short_turns, final=REWOUND, ledger=(), posted=()),
+    Scene("rewound", begin=rewind_and_die, turns=short_turns, final=REWOUND, ledger=(), posted=()),
 )
+UNCONFINED = Scene("unconfined", turns=unconfined_turns, final={"a.py": "one\n"}, ledger=tuple("012345"), posted=())
+"""All its commands are: the hardest to be honest about."""

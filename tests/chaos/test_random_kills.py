@@ -1,25 +1,23 @@
-"""Sessions killed at random moments, again and again, by SIGKILL of the harness, of a wrapper, or of everything."""
+"""Sessions killed at random moments, again and again, by SIGKILL of the program, of the processes around its commands,
+or of everything that carries the run's mark."""
 
 import os
+import signal
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from actors.history import Verified, verify
-from tests.chaos.arena import (
-    FINAL,
-    SECRET,
-    Arena,
-    check_acknowledged,
-    check_log,
-    failed_calls,
-    kill_at_random,
-    unknown_calls,
-)
+from eventlog.anchor import Head
+from processes.tree import send
+from tests.chaos.arena import Arena, Kind, kill
+from tests.chaos.judging import check_end, look_after_kill
+from tests.chaos.scenes import SCENES, UNCONFINED
 
 KILLS_A_SESSION = 5
-SESSIONS = max(int(os.environ.get("THALIA_TEST_KILLS", "30")) // KILLS_A_SESSION, 1)
+SESSIONS = max(int(os.environ.get("THALIA_TEST_KILLS", "25")) // KILLS_A_SESSION, 1)
 SEED = int(os.environ.get("THALIA_TEST_SEED", "1"))
 
 
@@ -27,40 +25,39 @@ SEED = int(os.environ.get("THALIA_TEST_SEED", "1"))
 @pytest.mark.parametrize("number", range(SESSIONS))
 def test_a_session_killed_at_random_ends_as_if_nothing_had_happened(number: int, tmp_path: Path) -> None:
     random = Random(SEED * 1000 + number)
-    with Arena(tmp_path) as arena:
-        kill_at_random(arena, random, KILLS_A_SESSION, ("harness", "wrapper", "everything"))
-        assert arena.finish() == 0, arena.errors()
-        events = arena.events()
-        check_log(events)
-        check_acknowledged(arena, events)
-        assert isinstance(verify(events), Verified)
-        assert arena.files() == FINAL or unknown_calls(events) or failed_calls(events)
-        assert arena.survivors() == []
-        assert_no_secret_in(arena.home)
+    scene = (SCENES[0], UNCONFINED, random.choice(SCENES))[number % 3]
+    with scene.make(tmp_path) as arena:
+        scene.begin(arena)
+        heads: list[Head] = []
+        for _ in range(KILLS_A_SESSION):
+            kill_once(arena, scene.go_on(arena), random, ("harness", "wrapper", "everything"))
+            head = look_after_kill(arena)
+            heads += [head] if head is not None else []
+        while True:
+            command = scene.go_on(arena)
+            assert arena.start(*command).wait(120) == 0, arena.errors()
+            if command[0] != "rewind":
+                break
+        check_end(scene, arena, heads)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", range(max(SESSIONS // 3, 1)))
-def test_an_unconfined_command_is_never_done_twice(number: int, tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger"
-    turns = [
-        {"tool_calls": [{"name": "shell", "arguments": {"command": f"echo {index} >> {ledger}; sleep 0.1"}}]}
-        for index in range(6)
-    ]
-    random = Random(SEED * 1000 + 500 + number)
-    options = ("--dangerously-bypass-approvals-and-sandbox",)
-    with Arena(tmp_path, [*turns, {"text": "Done."}], options) as arena:
-        kill_at_random(arena, random, KILLS_A_SESSION, ("harness", "everything"))
-        assert arena.finish() == 0, arena.errors()
-        check_log(arena.events())
-        done = ledger.read_text().split()
-        unknown = unknown_calls(arena.events())
-        assert len(done) == len(set(done)), "an effect happened twice"
-        missing = {str(index) for index in range(6)} - set(done)
-        assert len(missing) <= len(unknown), "an effect is missing and nobody was told"
-        assert arena.survivors() == []
+def kill_once(arena: Arena, command: Sequence[str], random: Random, kinds: Sequence[Kind]) -> None:
+    """At a random moment after the start. Without its wrapper the session lives on and deals with it: it is ended too,
+    somewhat later."""
+    run = arena.start(*command)
+    wait_a_while(run.poll, random.uniform(0.05, 3.0))
+    kind = random.choice(list(kinds))
+    kill(run, kind)
+    if kind == "wrapper":
+        wait_a_while(run.poll, random.uniform(0.0, 1.0))
+        kill(run, "everything")
+    if kind != "harness":
+        # Whatever carries the mark, be it no descendant any more.
+        send(arena.survivors(), signal.SIGKILL)
+    run.wait()
 
 
-def assert_no_secret_in(folder: Path) -> None:
-    holding = [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
-    assert [path for path in holding if "worktrees" not in path.parts] == []
+def wait_a_while(ended: Callable[[], int | None], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and ended() is None:
+        time.sleep(0.005)

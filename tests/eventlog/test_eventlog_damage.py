@@ -22,6 +22,7 @@ def crashed(tmp_path_factory) -> tuple[Path, tuple[Event, ...]]:
     base = tmp_path_factory.mktemp("crashed")
     opened = make(base / "live")
     first = fill(opened.log, [[said(f"text {n}", n), said(f"more {n}" * 30, n)] for n in range(IN_FILE // 2)])
+    opened.log.checkpoint()
     opened.close()
     again = reopen(base / "live")
     second = fill(again.log, [[said(f"text {n}", n), said(f"more {n}" * 30, n)] for n in range(IN_WAL // 2)])

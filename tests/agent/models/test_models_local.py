@@ -205,4 +205,4 @@ async def test_a_killed_server_is_a_fault_with_what_it_cost(weights: Path, proto
     assert (broken.fault, broken.retry) == ("cut", True)
     assert broken.charged_usd > 0
     assert isinstance(again, ModelFailed)
-    assert (again.fault, again.retry, again.charged_usd) == ("network", True, 0)
+    assert (again.fault, again.retry) == ("network", True)

@@ -1,0 +1,61 @@
+"""What is looked at after each kill of a scene, and at its end."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from eventlog.anchor import Head
+from eventlog.effects import MergeWork
+from eventlog.events import EffectStarted
+from eventlog.opening import read_log
+from tests.chaos.arena import SECRET, Arena
+from tests.chaos.invariants import (
+    acknowledged,
+    check_acknowledged,
+    check_announced,
+    check_ledger,
+    check_nothing_left,
+    check_secrets,
+    check_session,
+    row_hashes,
+    told,
+)
+from tests.chaos.scenes import Scene, ledger, posted
+
+
+def look_after_kill(arena: Arena) -> Head | None:
+    """What was acknowledged by now, for check_end; None where no session had begun. What is done by now was announced
+    before, durably."""
+    folder = arena.session_folder()
+    if folder is None:
+        return None
+    found = [f"ledger.py {number}" for number in ledger(arena)]
+    found += [f'"n":{number}' for number in posted(arena)]
+    for worktree in arena.home.glob("worktrees/*/*/"):
+        files = contents(worktree)
+        found += [path for path in files if path != "a.py"]
+        found += ["old_text"] if files.get("a.py", "one\n") != "one\n" else []
+    events = read_log(folder)
+    check_announced(found, events)
+    intents = [event.body.effect for event in events if isinstance(event.body, EffectStarted)]
+    merging = any(isinstance(effect, MergeWork) for effect in intents)
+    assert merging or contents(arena.repository) == {"a.py": "one\n"}
+    return acknowledged(folder)
+
+
+def check_end(scene: Scene, arena: Arena, heads: Sequence[Head]) -> None:
+    folder, events = arena.session_folder(), arena.events()
+    assert folder is not None
+    check_session(events)
+    check_acknowledged(heads, row_hashes(folder))
+    check_ledger(ledger(arena), scene.ledger, events)
+    check_ledger([str(n) for n in posted(arena)], [str(n) for n in scene.posted], events)
+    check_secrets([arena.home], [SECRET])
+    assert SECRET not in arena.errors()
+    check_nothing_left(arena.home, arena.repository, arena.survivors())
+    assert contents(arena.repository) == scene.final or told(events)
+
+
+def contents(root: Path) -> dict[str, str]:
+    """Files by their path, git's own left out."""
+    found = [path for path in root.rglob("*") if path.is_file() and ".git" not in path.relative_to(root).parts]
+    return {str(path.relative_to(root)): path.read_text() for path in sorted(found)}
