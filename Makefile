@@ -6,7 +6,7 @@ WORKERS ?= 2
 KILLS ?= 200
 SEED ?= 1
 
-.PHONY: demo test lint check unit daemon-tests crash bench clean
+.PHONY: demo test lint check unit daemon-tests crash soak bench clean
 
 demo: .venv/base
 	$(BIN)/thalia demo
@@ -25,16 +25,21 @@ unit: .venv/dev
 daemon-tests: .venv/dev
 	THALIA_TEST_DAEMON=on $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/cli
 
-# All crash points, KILLS random kills and a tenth as many of parts of a daemon; `make test` runs a seeded part.
+# All crash points and faults, KILLS random kills, a tenth of them of parts of a daemon: hours. `make test` runs a seeded
+# part of each.
 crash: .venv/dev
 	report=$$(mktemp) && trap "rm -f $$report" EXIT && \
 	THALIA_TEST_KILLS=$(KILLS) THALIA_TEST_SEED=$(SEED) THALIA_TEST_REPORT=$$report \
 		$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/chaos && \
 	$(BIN)/python -m tests.chaos.daemon_arena $$report
 
+# 20,000 steps in one session with a kill a minute: what grows with its length.
+soak: .venv/dev
+	$(BIN)/python -m benchmarks.soak
+
 # Not under load: each benchmark runs its peer or floor in the same run and prints ratios.
 bench: .venv/dev
-	for name in eventlog appends commands git models step start resume daemon; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
+	for name in eventlog appends commands git models step start resume daemon damage crash; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache

@@ -9,7 +9,7 @@ from actors.coordinator import this_process
 from actors.files import SessionFiles
 from actors.history import commit_at, up_to
 from actors.sessions import made_worktree
-from agent.apply import fold_events
+from agent.apply import fold_events, is_other_boot
 from agent.state import State
 from eventlog.effects import MakeWorktree, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import (
@@ -73,12 +73,14 @@ def rewind(parts: Parts, session: SessionId, seq: int) -> Commit | None:
             raise CannotStart("Only a session with a worktree of its own can be taken back; nothing was changed.")
         files = find_files(parts, session, Path(made.repository))
         _end_commands(opened.log.folder / "calls", state)
-        saved = _save(files, state, parts, opened.log.head.seq)
+        opens = this_process().opens(opened)
+        torn = state.torn or is_other_boot(state, opens.boot)
+        saved = _save(files, state, parts, opened.log.head.seq, torn)
         restored = commit_at(files, opened.events, seq)
         call = CallId(f"b{opened.log.epoch}")
         intent = EffectStarted(call_id=call, attempt=1, effect=RestoreTree(commit=restored))
-        _append(opened, [this_process().opens(opened), Rewound(to_seq=seq, saved=saved, restored=restored), intent])
-        outcome = files.restore_tree(files.place(state.worktree), RestoreTree(commit=restored))
+        _append(opened, [opens, Rewound(to_seq=seq, saved=saved, restored=restored), intent])
+        outcome = files.restore_tree(files.place(state.worktree), RestoreTree(commit=restored), torn)
         _append(opened, [EffectFinished(call_id=call, attempt=1, outcome=outcome)])
     finally:
         opened.close()
@@ -87,12 +89,12 @@ def rewind(parts: Parts, session: SessionId, seq: int) -> Commit | None:
     return saved
 
 
-def _save(files: SessionFiles, state: State, parts: Parts, head: int) -> Commit:
+def _save(files: SessionFiles, state: State, parts: Parts, head: int, torn: bool) -> Commit:
     """The worktree as it is now, kept under a ref of its own."""
     assert state.worktree is not None and state.snapshot is not None
     now_s = parts.clock.now_us() // 1_000_000
     effect = TakeSnapshot(parent=state.snapshot, at_s=now_s, reason="before a rewind")
-    taken = files.take_snapshot(files.place(state.worktree), effect)
+    taken = files.take_snapshot(files.place(state.worktree), effect, torn)
     if isinstance(taken, Refused):
         raise CannotStart(taken.text)
     _pin(files, {f"before-rewind/{head}": taken.commit})

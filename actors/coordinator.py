@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from actors.files import SessionFiles
+from actors.restarting import Restart, restore_first
 from actors.world import LocalWorld
 from agent.apply import fold_events
 from agent.decide import Planner
 from agent.loop import Loop
 from agent.standing import Standing, standing_of
 from agent.state import State
+from configs.boot import boot_id
 from configs.crash import reached
 from configs.version import VERSION
 from eventlog.effects import MakeWorktree, MergeWork, TakeSnapshot
@@ -45,6 +47,7 @@ class Identity:
     version: str
     pid: int
     host: str
+    boot: str
 
     def opens(self, opened: Opened) -> SessionOpened:
         return SessionOpened(
@@ -52,12 +55,13 @@ class Identity:
             version=self.version,
             pid=self.pid,
             host=self.host,
+            boot=self.boot,
             recovered_from=opened.log.head.seq or None,
         )
 
 
 def this_process() -> Identity:
-    return Identity(VERSION, os.getpid(), socket.gethostname())
+    return Identity(VERSION, os.getpid(), socket.gethostname(), boot_id())
 
 
 @dataclass(slots=True)
@@ -91,11 +95,19 @@ class Coordinator:
         await self.loop.record(self.identity.opens(self.opened), *bodies, intent, prompt)
         return await self.loop.wait()
 
-    async def reopen(self, bodies: Sequence[Body]) -> State:
-        """Take over the log that an earlier process left, settle what it left open, and go on."""
+    async def reopen(self, bodies: Sequence[Body], restart: Restart | None = None) -> State:
+        """Take over the log that an earlier process left, settle what it left open, and go on. `restart`: the machine
+        was started anew meanwhile."""
         if self.opened.lost is not None:
             self._publish(self.opened.events[-1])
-        return await self.loop.run(self.identity.opens(self.opened), *bodies)
+        opens = self.identity.opens(self.opened)
+        if restart is None:
+            return await self.loop.run(opens, *bodies)
+        if restart.restore is not None:
+            await restore_first(self.loop, self.world, opens, restart.restore)
+        else:
+            await self.loop.record(opens.model_copy(update={"torn": restart.torn}))
+        return await self.loop.run(*bodies)
 
     async def rest(self) -> State:
         return await self.loop.wait()

@@ -1,6 +1,6 @@
 """A session's git side: its worktree, its snapshots, its commits. Blocking; called from a thread."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from worktrees.pool import Pool
 from worktrees.project import ProjectEnvironment, project_environment
 from worktrees.repository import Repository, Worktree, open_repository
 from worktrees.restore import changed_ignored, restore
-from worktrees.snapshot import Snapshot, snapshot, tree_of
+from worktrees.snapshot import Snapshot, distrust, snapshot, tree_of
 
 AGENT = Identity("Thalia", "thalia@localhost")
 
@@ -59,13 +59,16 @@ class SessionFiles:
             raise GitError(f"The session's worktree {ready.path} is gone; `thalia fork` makes a new one from its log.")
         return Place(worktree.path, worktree)
 
-    def make_worktree(self, effect: MakeWorktree) -> WorktreeReady | Refused:
+    def make_worktree(self, effect: MakeWorktree, torn: bool = False) -> WorktreeReady | Refused:
+        """`torn`: the machine was started anew since this was begun, see take_snapshot."""
         head = Commit(effect.head)
         branch = self.repository.branch
         if effect.in_place:
             return WorktreeReady(path=str(self.repository.root), base=head, branch=branch)
         try:
             worktree = self.pool.acquire(self._session, head, now_s=effect.at_s, reached=_at("pool"))
+            if torn and self._distrust(worktree, head):
+                restore(self.repository, worktree, self.pool.index_path(worktree), head)
             if not effect.carry_dirty:
                 return WorktreeReady(path=str(worktree.path), base=effect.base or head, start=head, branch=branch)
             carried = carry_dirty(
@@ -80,22 +83,25 @@ class SessionFiles:
             return Refused(text=_sentence(error, "The worktree could not be made"))
         return WorktreeReady(path=str(worktree.path), base=Commit(carried.base), branch=branch)
 
-    def take_snapshot(self, place: Place, effect: TakeSnapshot) -> SnapshotTaken | Refused:
+    def take_snapshot(self, place: Place, effect: TakeSnapshot, torn: bool = False) -> SnapshotTaken | Refused:
+        """`torn`: the machine was started anew, so every file is read, whatever its size and time say."""
         if place.worktree is None:
             return Refused(text="Nothing is snapshotted in the checkout itself.")
         try:
-            taken = self._snapshot(place.worktree, effect)
+            if torn:
+                self._distrust(place.worktree, effect.parent)
+            taken = self._snapshot(place.worktree, effect, self.ref("main"))
         except (GitError, OSError) as error:
             return Refused(text=_sentence(error, "The worktree could not be snapshotted"))
         left_out = tuple(skipped.path for skipped in taken.skipped)
         return SnapshotTaken(commit=Commit(taken.commit), changed=taken.changed, left_out=left_out)
 
-    def _snapshot(self, worktree: Worktree, effect: TakeSnapshot) -> Snapshot:
+    def _snapshot(self, worktree: Worktree, effect: TakeSnapshot, ref: str) -> Snapshot:
         return snapshot(
             self.repository,
             worktree,
             self.pool.index_path(worktree),
-            self.ref("main"),
+            ref,
             effect.parent,
             message=f"Snapshot {effect.reason}",
             now_s=effect.at_s,
@@ -116,15 +122,49 @@ class SessionFiles:
         else:
             move_ref(git, ref, snapshot, (held,))
 
-    def restore_tree(self, place: Place, effect: RestoreTree) -> SnapshotTaken | Refused:
-        """The files become those of the commit, and the session's ref points at it."""
+    def unlogged(self, parent: Commit) -> Commit | None:
+        """A snapshot after `parent` that was taken, and of which the log does not know. Raises GitError."""
+        held = read_ref(self.repository.git, self.ref("main"))
+        if held is None or held == parent:
+            return None
+        before = self.repository.git.attempt("rev-parse", "--verify", "--quiet", f"{held}^1").stdout.decode().strip()
+        return Commit(held) if before == parent else None
+
+    def restore_tree(self, place: Place, effect: RestoreTree, torn: bool = False) -> SnapshotTaken | Refused:
+        """The files become those of the commit, and the session's ref points at it. `torn`: see take_snapshot."""
         git = self.repository.git
+        assert place.worktree is not None
         try:
-            self.restore(place, effect.commit)
+            if effect.kept_as:
+                outcome = self._bring_back(place, place.worktree, effect)
+            else:
+                if torn:
+                    self._distrust(place.worktree, effect.commit)
+                self.restore(place, effect.commit)
+                outcome = SnapshotTaken(commit=effect.commit, changed=True)
             move_ref(git, self.ref("main"), effect.commit, (read_ref(git, self.ref("main")),))
         except (GitError, OSError) as error:
             return Refused(text=_sentence(error, "The worktree could not be set back"))
-        return SnapshotTaken(commit=effect.commit, changed=True)
+        return outcome
+
+    def _bring_back(self, place: Place, worktree: Worktree, effect: RestoreTree) -> SnapshotTaken:
+        """All files are read; what is not as the commit says is kept, and set back unless it is a person's. Raises
+        GitError, OSError."""
+        ref = self.ref(effect.kept_as)
+        # An attempt that was killed after it had kept them may have set back some.
+        held = read_ref(self.repository.git, ref)
+        names = self._distrust(worktree, effect.commit)
+        if held is None and (not names or _changed_since(place.path, names, effect.rested_us)):
+            return SnapshotTaken(commit=effect.commit, changed=False)
+        if names:
+            keep = TakeSnapshot(parent=Commit(held or effect.commit), at_s=effect.at_s, reason="before it was set back")
+            self._snapshot(worktree, keep, ref)
+        self.restore(place, effect.commit)
+        return SnapshotTaken(commit=effect.commit, changed=True, kept_at=ref)
+
+    def _distrust(self, worktree: Worktree, commit: Commit) -> list[str]:
+        """The names that differ from the commit, every file read."""
+        return distrust(self.repository.at(worktree), self.pool.index_path(worktree), commit)
 
     def restore(self, place: Place, commit: Commit) -> None:
         """Raises GitError."""
@@ -203,6 +243,15 @@ def open_files(
 ) -> SessionFiles:
     """Raises GitError: no repository, a bare or an empty one."""
     return SessionFiles(session, open_repository(folder, variables), state_folder, scratch, variables)
+
+
+def _changed_since(root: Path, names: Sequence[str], since_us: int) -> bool:
+    """Whether all these files are there and younger than `since_us`, by both times that a file has. 0: never."""
+    try:
+        found = [(root / name).lstat() for name in names]
+    except OSError:
+        return False
+    return since_us > 0 and all(min(at.st_mtime_ns, at.st_ctime_ns) // 1000 > since_us for at in found)
 
 
 def _at(where: str) -> Callable[[str], None]:

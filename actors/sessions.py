@@ -21,11 +21,13 @@ from actors.files import SessionFiles
 from actors.history import commit_at
 from actors.lost import put_aside
 from actors.models import Models, OneModel
+from actors.restarting import Restart, plan_restart
 from agent.apply import fold_events
 from agent.models.client import ModelClient
 from agent.models.resolve import Target
 from agent.planning import BUDGETED_OUTPUT_TOKENS
 from agent.state import State
+from configs.boot import boot_id
 from configs.version import new_command_name
 from eventlog.effects import MakeWorktree
 from eventlog.events import (
@@ -92,11 +94,12 @@ class Ready:
     bodies: tuple[Body, ...]
     worktree: MakeWorktree | None
     prompt: UserSaid | None
+    restart: Restart | None = None
 
     async def go(self) -> State:
         if self.worktree is not None and self.prompt is not None:
             return await self.coordinator.begin(self.bodies, self.worktree, self.prompt)
-        return await self.coordinator.reopen(self.bodies)
+        return await self.coordinator.reopen(self.bodies, self.restart)
 
 
 def prepare_new(
@@ -170,9 +173,12 @@ def _reopen(parts: Parts, opened: Opened, options: Options, prompt: str | None, 
     put_aside(opened, files, state.snapshot)
     mode = _resumed_mode(parts, options, state.mode)
     sandbox = try_sandbox(mode)
-    bodies: list[Body] = []
+    bodies, restart = list[Body](), None
     if again := _worktree_again(parts, files, opened.events, state):
         bodies.append(Started(call_id=CallId(f"w{opened.log.epoch}"), attempt=1, effect=again))
+    else:
+        now_s = parts.clock.now_us() // 1_000_000
+        restart = plan_restart(files, opened.events, state, boot_id(), opened.log.epoch, now_s)
     if changes_mode(state, mode):
         bodies.append(mode)
     limits = state.limits
@@ -192,7 +198,7 @@ def _reopen(parts: Parts, opened: Opened, options: Options, prompt: str | None, 
     coordinator = build(
         parts, opened, files, rules, models, sandbox=sandbox, own=not worktree.in_place, readable=options.add_dirs
     )
-    return Ready(coordinator, tuple(bodies), None, None)
+    return Ready(coordinator, tuple(bodies), None, None, restart)
 
 
 def _choose_again(

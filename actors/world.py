@@ -26,7 +26,7 @@ from agent.recovery import (
     settle_all,
     vanish,
 )
-from agent.state import OpenEffect, State
+from agent.state import OpenEffect, State, replace
 from agent.tools.edits import PlannedEdit
 from agent.tools.files import apply_edit, check_edit, plan_edit, redo
 from agent.tools.reading import run_reading
@@ -44,7 +44,7 @@ from configs.tools import OwnTool
 from eventlog.effects import AskUser, CallModel, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import Body, EffectFinished, EffectStarted
 from eventlog.ids import CallId, Digest
-from eventlog.outcomes import Cancelled, Outcome, OutcomeUnknown, Refused, ToolFailed
+from eventlog.outcomes import Cancelled, Outcome, OutcomeUnknown, Refused, SnapshotTaken, ToolFailed
 from processes.commands import Confinement, Done, Lost, NotStarted, Running
 from processes.folder import holding
 from worktrees.git import GitError
@@ -121,10 +121,15 @@ class LocalWorld:
         self._threads.shutdown(wait=True)
 
     def settle(self, state: State) -> tuple[Sequence[Body], Sequence[EffectStarted]]:
-        return settle_all(state, lambda call_id, item: self._evidence(call_id, item, state))
+        # What this process began itself, nobody has left.
+        left = {call_id: item for call_id, item in state.open.items() if call_id not in self._intents}
+        return settle_all(replace(state, open=left), lambda call_id, item: self._evidence(call_id, item, state))
 
     def _evidence(self, call_id: CallId, item: OpenEffect, state: State) -> Evidence:
         effect = item.effect
+        if isinstance(effect, TakeSnapshot) and state.snapshot is not None and state.snapshot != effect.parent:
+            # The tree was set back to what this one would have held.
+            return Ended(SnapshotTaken(commit=state.snapshot, changed=True))
         if not isinstance(effect, RunTool):
             return NeverBegan()
         if effect.effect_class == "edit" and state.worktree is not None:
@@ -139,6 +144,8 @@ class LocalWorld:
                 return NeverBegan()
             case Running():
                 return StillRuns()
+            case Done() if item.shaken and not (effect.confined and effect.read_only):
+                return Vanished("it ended right before the machine was started anew; what it wrote may be gone")
             case Done(result):
                 return Ended(self._commands.outcome(call_id, item.attempt, result, recovered=True))
             case Lost():
@@ -174,11 +181,12 @@ class LocalWorld:
             case RunTool():
                 return await self._run_tool(intent.call_id, intent.attempt, effect, state)
             case MakeWorktree():
-                return await self._change(self._files.make_worktree, effect)
+                torn = state.open[intent.call_id].shaken
+                return await self._change(self._files.make_worktree, effect, torn)
             case TakeSnapshot():
-                return await self._change(self._files.take_snapshot, self._place(state), effect)
+                return await self._change(self._files.take_snapshot, self._place(state), effect, state.torn)
             case RestoreTree():
-                return await self._change(self._files.restore_tree, self._place(state), effect)
+                return await self._change(self._files.restore_tree, self._place(state), effect, state.torn)
             case MergeWork():
                 return await self._change(self._files.merge, intent.call_id, effect)
             case AskUser():

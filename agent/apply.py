@@ -48,6 +48,11 @@ from eventlog.outcomes import (
     WorktreeReady,
 )
 
+TORN_TEXT = (
+    "The machine was started anew. Files that commands had written shortly before may be missing or incomplete: look "
+    "at them before you build on them."
+)
+
 
 def fold_events(events: Sequence[Event], state: State | None = None, actor: AgentId = MAIN) -> State:
     """The state of one agent after `events`, which begin at seq 1 where one of them is Rewound."""
@@ -75,6 +80,8 @@ def rewind(target: State, present: State, body: Rewound) -> State:
     return replace(
         _closed(target),
         epoch=present.epoch,
+        boot=present.boot,
+        torn=present.torn,
         mode=present.mode,
         limits=present.limits,
         fallback=present.fallback,
@@ -106,7 +113,7 @@ def apply(state: State, body: Body) -> State:
                 return state
             return _apply_command(replace(state, commands=state.commands.set(body.id, True)), body)
         case SessionOpened():
-            return replace(state, epoch=body.epoch)
+            return _apply_opening(state, body)
         case ContextSet():
             return _apply_context(state, body)
         case FallbackSet():
@@ -122,6 +129,23 @@ def apply(state: State, body: Body) -> State:
             return state
         case _:
             assert_never(body)
+
+
+def is_other_boot(state: State, boot: str) -> bool:
+    """Whether the machine was started anew since the log was last opened. An old log does not know."""
+    return state.boot not in ("", boot) and boot != ""
+
+
+def _apply_opening(state: State, body: SessionOpened) -> State:
+    """After another boot the log and what it names are whole, and the worktree may not be: nobody syncs what commands
+    write."""
+    opened = replace(state, epoch=body.epoch, boot=body.boot or state.boot)
+    if body.torn and TORN_TEXT not in state.queued:
+        opened = replace(opened, queued=(*state.queued, TORN_TEXT))
+    if not is_other_boot(state, body.boot):
+        return opened
+    shaken = {call: OpenEffect(item.effect, item.attempt, shaken=True) for call, item in state.open.items()}
+    return replace(opened, open=shaken, torn=state.worktree is not None)
 
 
 def _apply_context(state: State, body: ContextSet) -> State:
@@ -199,11 +223,11 @@ def _apply_outcome(state: State, body: EffectFinished) -> State:
         case AttemptLost() as lost:
             return _charge(replace(state, failed=FailedAttempt(body.call_id, body.attempt, lost)), lost.charged_usd)
         case WorktreeReady() as ready:
-            state = replace(state, worktree=ready, snapshot=ready.start or ready.base, written="no")
+            state = replace(state, worktree=ready, snapshot=ready.start or ready.base, written="no", torn=False)
             return replace(state, set_up=not (state.context and state.context.setup))
         case SnapshotTaken() as taken:
             # Nothing that writes starts while a snapshot is taken.
-            return replace(state, snapshot=taken.commit, written="no")
+            return replace(state, snapshot=taken.commit, written="no", torn=False)
         case Merged() as merged:
             return replace(state, merged=merged)
         case Refused() as refused:

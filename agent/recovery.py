@@ -99,6 +99,8 @@ def settle(effect: Effect, attempt: int, evidence: Evidence) -> Settlement:
             return Finish(lost)
         case AskUser():
             return LeaveOpen()
+        case TakeSnapshot() if isinstance(evidence, Ended):
+            return Finish(evidence.outcome)
         case MakeWorktree() | TakeSnapshot() | RestoreTree() | MergeWork():
             # Each is keyed by its call and finds what it had made.
             return CarryOn()

@@ -52,6 +52,8 @@ class OpenEffect:
 
     effect: Effect
     attempt: int
+    shaken: bool = False
+    """The machine was started anew since: what it did may be gone again, though it says that it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class FailedAttempt:
 @dataclass(frozen=True)
 class State:
     epoch: int = 0
+    boot: str = ""
     context: ContextSet | None = None
     chosen: ContextSet | None = None
     """What the next turn begins with again, where `context` is the fallback's."""
@@ -81,6 +84,8 @@ class State:
     snapshot: Commit | None = None
     written: Written = "no"
     """How the worktree may differ from `snapshot`: by edits, which can be made again, or by more."""
+    torn: bool = False
+    """The machine was started anew, and nobody has read all files of the worktree since."""
     work: Commit | None = None
     """The latest commit that the tool `commit` made."""
     seen: PMap[str, Digest] = field(default_factory=lambda: pmap({}))

@@ -5,6 +5,7 @@ THALIA_CRASH_PLAN=file      for processes that inherit it: where the file says `
                             reach the place ends; the file goes then, and file.next takes its place if there is one
 THALIA_CRASH_SIGNAL=STOP    stops there instead, until somebody sends SIGCONT
 THALIA_CRASH_TRACE=file     lists each place that is reached, `name:count` a line, and `killed` where a plan came true
+THALIA_CRASH_BOOT=name      the machine was started anew since it had another name here
 THALIA_CRASH_WRAPPER=name   a point of the process around a command; `name:3` is the third command of the session
 
 A new point is one line in POINTS or DAEMON_POINTS; a run that never reaches it, or reaches one that is not there, fails
@@ -150,6 +151,7 @@ _signal = signal.SIGSTOP if os.environ.get("THALIA_CRASH_SIGNAL") == "STOP" else
 _trace = os.environ.get("THALIA_CRASH_TRACE", "")
 _times: Counter[str] = Counter()
 ACTIVE = bool(_where or _plan or _trace)
+BOOT = os.environ.get("THALIA_CRASH_BOOT", "")
 WRAPPER: str | None = os.environ.get("THALIA_CRASH_WRAPPER") or None
 
 

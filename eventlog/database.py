@@ -116,9 +116,11 @@ class Database:
         does not open. So the file as it was stands beside it meanwhile (see checking.finish_checkpoint)."""
         aside = aside_path(self.path)
         # By another process: to close a second handle on the file in this one would drop DuckDB's lock.
-        copied = subprocess.run(["/bin/cp", "-f", str(self.path), str(aside)], capture_output=True, check=False)
+        command, env = ["/bin/cp", "-f", str(self.path), str(aside)], {"LC_ALL": "C"}
+        copied = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", check=False)
         if copied.returncode != 0:
-            raise OSError(f"{self.path.name} cannot be copied before a checkpoint")
+            aside.unlink(missing_ok=True)
+            raise OSError(f"it cannot be copied before that: {copied.stderr.strip().rpartition(': ')[2]}")
         sync_file(aside)
         sync_folder(self.path.parent)
         self._connection.execute("CHECKPOINT")

@@ -108,6 +108,14 @@ class RestoreTree(Value):
 
     kind: Literal["restore_tree"] = "restore_tree"
     commit: Commit
+    kept_as: str = ""
+    """Where the files may be what the commit says: how the ref below the session's is called that keeps those that are
+    not. Empty: whoever wrote the intent has saved them."""
+    rested_us: int = 0
+    """With `kept_as`: nothing of the session wrote after this time, in microseconds since 1970. Files that all changed
+    later are a person's and stay. 0: something was under way."""
+    at_s: int = 0
+    """Time in the commit that keeps them. Seconds since 1970."""
 
 
 class MergeWork(Value):

@@ -86,6 +86,10 @@ class SessionOpened(Value):
     host: str
     recovered_from: int | None = None
     """Head of the log when this epoch began."""
+    boot: str = ""
+    """Of the machine. After another one, what was not synced may be gone; empty where it is not known."""
+    torn: bool = False
+    """After another boot, where files that a command wrote are in no snapshot: nobody can say what they were."""
 
 
 class ContextSet(Value):

@@ -120,6 +120,8 @@ class SnapshotTaken(Value):
     changed: bool
     left_out: tuple[str, ...] = ()
     """Files too big to keep."""
+    kept_at: str = ""
+    """After a restore: the ref that holds what was there, where that was something else."""
 
 
 class Merged(Value):

@@ -8,6 +8,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from configs.boot import boot_id
+
 NAMES = (
     "alternatives",
     "group",
@@ -53,7 +55,8 @@ def prepare_etc(parent: Path, source: Path = Path("/etc")) -> Path:
 
 
 def stamp(source: Path) -> str:
-    digest = hashlib.sha256()
+    # Nothing of the copy is synced: after another boot of the machine it is made anew.
+    digest = hashlib.sha256(boot_id().encode())
     for name in NAMES:
         with suppress(OSError):
             found = (source / name).stat()

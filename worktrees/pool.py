@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -260,7 +261,8 @@ class Pool:
         head = ""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             head = (git_dir / "HEAD").read_text().strip()
-        if not head or head.startswith("ref:") or set(head) <= {"0"}:
+        # A name of a branch, no commit yet, or what a loss of power left of a file that git does not sync: zeros.
+        if re.fullmatch("[0-9a-f]{40,64}", head) is None or set(head) <= {"0"}:
             return ()
         with contextlib.suppress(GitFailed):
             return keep_commit(self.repo.git, head, f"refs/thalia/lost/{name}-head")

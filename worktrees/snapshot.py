@@ -158,6 +158,19 @@ def snapshot(
     return Snapshot(commit, tree, commit != parent, skipped)
 
 
+def distrust(git: Git, index_path: Path, commit: str) -> list[str]:
+    """Read all files, whatever an index knows of their sizes and times: after a loss of power a file may have those and
+    other content. Leaves a private index of `commit`. The names that differ from it, sorted."""
+    index = PrivateIndex(git, index_path)
+    # Nobody synced it either, and git reads it first.
+    for path in (index_path, index_path.with_name(index_path.name + ".lock")):
+        path.unlink(missing_ok=True)
+    index_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    index.run("read-tree", commit)
+    index.run("update-index", "-q", "--refresh")
+    return index.scan()[0]
+
+
 def beyond_links(root: Path, names: list[str]) -> set[str]:
     """The names that have a symbolic link among their folders."""
     links: dict[str, bool] = {"": False}

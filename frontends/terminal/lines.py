@@ -47,6 +47,8 @@ from eventlog.outcomes import (
 from frontends.terminal.escape import safe, safe_line, shorten
 
 WIDTH = 100
+TORN_LINE = "! The machine was started anew; what commands had written shortly before may be missing or incomplete."
+KEPT_LINE = "! The machine was started anew; files that were not as the log says were set back and are kept in {ref}"
 
 
 @dataclass(slots=True)
@@ -93,7 +95,8 @@ def lines_of(event: Event, seen: Seen) -> list[str]:
         case DamageAccepted():
             return [f"! events {body.first_lost} to {body.last_lost} are lost; the damaged files are in {body.kept_at}"]
         case SessionOpened():
-            return [f"resumed after event {body.recovered_from}"] if body.recovered_from else []
+            resumed = [f"resumed after event {body.recovered_from}"] if body.recovered_from else []
+            return [*resumed, *([TORN_LINE] if body.torn else [])]
         case Approved() | Denied() | ModeChosen() | LimitsSet() | Forked() | Continued() | LeaseGranted():
             return []
         case _:
@@ -169,7 +172,8 @@ def _finished(body: EffectFinished, start: EffectStarted | None, took: float, se
         case WorktreeReady():
             return [f"worktree {safe_line(outcome.path)}"]
         case SnapshotTaken():
-            return [f"! not in the snapshot, too large: {safe_line(name)}" for name in outcome.left_out]
+            kept = [KEPT_LINE.format(ref=safe_line(outcome.kept_at))] if outcome.kept_at else []
+            return [*kept, *(f"! not in the snapshot, too large: {safe_line(name)}" for name in outcome.left_out)]
         case Merged():
             return [f"  ✓ {safe_line(name)}" for name in outcome.files] or ["  nothing to merge"]
         case Refused():

@@ -1,4 +1,4 @@
-"""A session on each disk that a loss of power could leave of it: nothing that was told is lost, nor what the log names.
+"""A session on each disk that a loss of power could leave of it: nothing that was told is lost, and it goes on.
 
 One run is recorded down to its writes and syncs (power_record.py); what may be on a disk at each moment follows from
 them (power_disk.py). A seeded part in `make test`, all moments in `make crash`."""
@@ -13,16 +13,19 @@ from random import Random
 
 import pytest
 
-from tests.chaos.arena import ROOT
+from agent.apply import TORN_TEXT, fold_events
+from eventlog.messages import UserMessage
+from tests.chaos.arena import FINAL, ROOT, unknown_calls
+from tests.chaos.invariants import check_session
 from tests.chaos.power_arena import PowerArena, recorded
-from tests.chaos.power_checks import look
+from tests.chaos.power_checks import look, shown_events
 from tests.chaos.power_disk import Disk, Loss, Rule
 from tests.chaos.power_ops import Named, Node, Recording, Synced, Wrote
 
 ALL = "THALIA_TEST_KILLS" in os.environ
 SEED = int(os.environ.get("THALIA_TEST_SEED", "1"))
 RULES: tuple[Rule, ...] = ("strict", "ordered")
-LOOKS = 24
+LOOKS, RESUMES = 24, 2
 pytestmark = [pytest.mark.xdist_group("power"), pytest.mark.timeout(3600 if ALL else 300)]
 
 
@@ -50,6 +53,27 @@ def test_no_loss_of_power_takes_what_was_told_or_what_the_log_names(power: Power
         power.lose(loss, rule)
         found = look(power.disk, loss, power.arena.home, power.arena.repository)
         assert found.wrong == (), f"{loss.name}, before operation {loss.at}"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_session_goes_on_after_a_loss_of_power(power: PowerArena, rule: Rule) -> None:
+    for loss in losses(power.disk, rule, 400)[:: 40 if ALL else 400 // RESUMES]:
+        power.lose(loss, rule)
+        where = f"{loss.name}, before operation {loss.at}"
+        assert power.resume() == 0, f"{where}: {power.arena.errors()}"
+        events = power.arena.events()
+        check_session(events)
+        stored = {event.seq: event.model_dump(mode="json") for event in events}
+        shown = shown_events(power.disk.told(loss.at, "shown"))
+        assert {seq: stored.get(seq) for seq in shown} == shown, where
+        assert power.arena.files() == FINAL or unknown_calls(events) or is_warned(power), where
+        assert power.arena.survivors() == []
+
+
+def is_warned(power: PowerArena) -> bool:
+    """The model was told that what its last command wrote may be gone."""
+    messages = fold_events(power.arena.events()).messages
+    return any(isinstance(message, UserMessage) and message.text == TORN_TEXT for message in messages)
 
 
 def test_a_name_that_was_not_synced_may_be_gone_and_its_data_may_be_there(tmp_path: Path) -> None:

