@@ -11,6 +11,10 @@ from processes import folder, tree
 from processes.commands import CallState, Done, Lost, NotStarted, Running, result_from_json
 
 
+FILE_CLOCK_US = 20_000
+"""How far a file's time may lag behind the clock: the kernel takes it from its last tick, every 10 ms at most."""
+
+
 def inspect(call_dir: Path) -> CallState:
     """Between the lock and `start` of a wrapper the answer is NotStarted: a second start then waits, and is refused."""
     # The lock first: what is found after it was free is final.
@@ -54,7 +58,7 @@ def began_us(call_dir: Path) -> int:
     now_us = time.time_ns() // 1000
     # After a reboot the difference is smaller than the true one, and the recorded time stands.
     elapsed = tree.boot_us() - start["started_boot_us"] if "started_boot_us" in start else 0
-    return min(int(start["started_us"]), now_us - elapsed)
+    return min(int(start["started_us"]), now_us - elapsed) - FILE_CLOCK_US
 
 
 def is_orphaned(call_dir: Path) -> bool:

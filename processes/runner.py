@@ -48,11 +48,19 @@ class Waiting:
 class Runner:
     """One per process and event loop. A run that is cancelled as a task leaves its command running: see end()."""
 
-    def __init__(self, bwrap: Path | None = None, crash_at: str | None = None, etc: Path | None = None) -> None:
+    def __init__(
+        self,
+        bwrap: Path | None = None,
+        crash_at: str | None = None,
+        etc: Path | None = None,
+        interpreter: Path | None = None,
+    ) -> None:
         """`crash_at` names a point (wrapper.py) at which every wrapper kills itself, `name:3` that of the third
         command alone; for crash tests.
-        `etc` is where copies of /etc are kept (etc.py), for all; by default each folder of calls has its own."""
+        `etc` is where copies of /etc are kept (etc.py), for all; by default each folder of calls has its own.
+        `interpreter`: a Python for the helper other than this one."""
         self._bwrap, self._crash_at, self._shared_etc = bwrap, crash_at, etc
+        self._interpreter = str(interpreter or sys.executable)
         self._waiting: dict[Path, Waiting] = {}
         self._number = self._commands = 0
         self._etc: dict[Path, Path] = {}
@@ -79,7 +87,7 @@ class Runner:
         try:
             # Returns at once, and a loop that another thread's child watcher serves would be one more thing to close.
             self._helper = subprocess.Popen(  # noqa: ASYNC220
-                [sys.executable, "-I", "-S", "-c", BOOT, root],
+                [self._interpreter, "-I", "-S", "-c", BOOT, root],
                 stdin=theirs.fileno(),
                 stdout=write_end,
                 stderr=subprocess.DEVNULL,

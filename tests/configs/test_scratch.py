@@ -3,11 +3,12 @@
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from configs.scratch import PREFIX, remove_abandoned, scratch
+from configs.scratch import PREFIX, remove_abandoned
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDS = """
@@ -22,6 +23,12 @@ with scratch("test") as folder:
 
 @pytest.fixture
 def holder(tmp_path: Path):
+    with hold(tmp_path) as held:
+        yield held
+
+
+@contextmanager
+def hold(tmp_path: Path):
     """A process that has a scratch folder, until it is ended."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDS], cwd=ROOT, env={"TMPDIR": str(tmp_path)}, stdin=-1, stdout=-1, text=True
@@ -40,15 +47,15 @@ def test_a_living_processs_folder_is_left_alone_and_a_killed_ones_is_removed(hol
     assert remove_abandoned(tmp_path) == [folder] and list(tmp_path.iterdir()) == []
 
 
-def test_the_first_folder_of_a_process_comes_with_the_removal_of_what_others_left(
-    holder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_folder_of_a_process_comes_with_the_removal_of_what_others_left(holder, tmp_path: Path) -> None:
     process, folder = holder
     process.kill()
     process.wait()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with scratch("mine") as mine:
+    with hold(tmp_path) as (other, mine):
         assert list(tmp_path.iterdir()) == [mine] and mine.stat().st_mode & 0o077 == 0
+        assert other.stdin is not None
+        other.stdin.close()
+        assert other.wait(30) == 0
     assert not folder.exists() and list(tmp_path.iterdir()) == []
 
 

@@ -3,6 +3,8 @@ lost."""
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,10 @@ from test_eventlog_lock import writer_process
 
 from eventlog.errors import LogBusy, LogWriteFailed
 from eventlog.opening import read_log
+from processes.tree import is_stopped
+from tests.actors.playing import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def remove(lock: Path) -> None:
@@ -37,17 +43,31 @@ async def test_a_writer_whose_lock_is_gone_appends_nothing_more(
     assert [event.body for event in read_log(tmp_path / "s")] == [said("a")]
 
 
-async def test_what_is_stored_while_the_lock_goes_is_not_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+WRITES = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "tests/eventlog")
+from eventlog_folders import fill, make, said
+from eventlog.errors import LogWriteFailed
+opened = make(Path(sys.argv[1]))
+try:
+    fill(opened.log, [[said("a")], [said("b")]])
+except LogWriteFailed as error:
+    print(error)
+opened.close()
+"""
+
+
+def test_what_is_stored_while_the_lock_goes_is_not_acknowledged(tmp_path: Path) -> None:
     """It may be stored or not: whoever writes next has looked before or after it."""
-    lock = tmp_path / "s" / "writer.lock"
-    opened = make(tmp_path / "s")
-    await append(opened.log, [said("a")])
-    monkeypatch.setattr("eventlog.store.reached", lambda name: remove(lock) if name == "before_commit" else None)
-    with pytest.raises(LogWriteFailed, match="was removed or replaced"):
-        await append(opened.log, [said("b")])
-    opened.close()
+    stops = {"THALIA_CRASH_AT": "before_commit:2", "THALIA_CRASH_SIGNAL": "STOP"}
+    command = [sys.executable, "-c", WRITES, str(tmp_path / "s")]
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **stops}, stdout=subprocess.PIPE, text=True) as writer:
+        wait_until(lambda: is_stopped(writer.pid))
+        remove(tmp_path / "s" / "writer.lock")
+        writer.send_signal(signal.SIGCONT)
+        said_then, _ = writer.communicate(timeout=30)
+    assert "was removed or replaced" in said_then
 
 
 @pytest.mark.parametrize("accept_damage", [False, True])
