@@ -10,7 +10,6 @@ from typing import Any
 from processes import folder, tree
 from processes.commands import CallState, Done, Lost, NotStarted, Running, result_from_json
 
-
 FILE_CLOCK_US = 20_000
 """How far a file's time may lag behind the clock: the kernel takes it from its last tick, every 10 ms at most."""
 
