@@ -21,6 +21,7 @@ from processes.commands import (
     Command,
     CommandResult,
     Confinement,
+    Done,
     Lease,
     Limits,
     Lost,
@@ -100,7 +101,7 @@ class Commands:
     ) -> CommandResult | Lost:
         """Unconfined, with `said` as JSON on its input; the `key` in it stands in a variable too. No folder of the
         project is on its path. Never twice in one folder. Raises ProcessError."""
-        given = folder.with_name(f"{folder.name}.input")
+        given = _input_of(folder)
         if isinstance(inspect(folder), NotStarted):
             # Whole when it gets its name: a program that an earlier process is about to begin may read it.
             temporary = given.with_suffix(".new")
@@ -114,6 +115,13 @@ class Commands:
         result = await self._runner.run(folder, command)
         given.unlink(missing_ok=True)
         return result
+
+    def discard_inputs(self) -> None:
+        """Of programs that are over, left by a killed session. A question that never began is asked anew."""
+        for given in self._room.calls.glob("*.input"):
+            state = inspect(given.with_suffix(""))
+            if isinstance(state, Done | Lost) or (isinstance(state, NotStarted) and ".find" in given.name):
+                given.unlink(missing_ok=True)
 
     def unused(self, name: str) -> Path:
         """The first folder of this name, counted from 1, in which nothing was begun."""
@@ -137,6 +145,7 @@ class Commands:
         recovered: bool = False,
     ) -> CommandOutcome:
         folder = self.folder(call_id, attempt)
+        _input_of(folder).unlink(missing_ok=True)
         if isinstance(result, Lost):
             output = read_output(folder, HEAD, TAIL)
             self._scrub(folder)
@@ -176,3 +185,8 @@ def _note(result: CommandResult) -> str:
     if result.timed_out:
         return f"Ended after {(result.finished_us - result.started_us) / 1e6:.0f} s, its time limit."
     return f"Ended by signal {result.signal}." if result.signal is not None else ""
+
+
+def _input_of(folder: Path) -> Path:
+    """What a program is told, beside the folder of its call."""
+    return folder.with_name(f"{folder.name}.input")

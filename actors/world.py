@@ -28,7 +28,7 @@ from agent.recovery import (
 )
 from agent.state import OpenEffect, State, replace
 from agent.tools.edits import PlannedEdit
-from agent.tools.files import apply_edit, check_edit, plan_edit, redo
+from agent.tools.files import apply_edit, check_edit, discard_temps, plan_edit, redo
 from agent.tools.reading import run_reading
 from agent.tools.schemas import (
     CommitArguments,
@@ -121,6 +121,7 @@ class LocalWorld:
         self._threads.shutdown(wait=True)
 
     def settle(self, state: State) -> tuple[Sequence[Body], Sequence[EffectStarted]]:
+        self._commands.discard_inputs()
         # What this process began itself, nobody has left.
         left = {call_id: item for call_id, item in state.open.items() if call_id not in self._intents}
         return settle_all(replace(state, open=left), lambda call_id, item: self._evidence(call_id, item, state))
@@ -299,7 +300,9 @@ def _edit(worktree: Path, effect: RunTool, seen: Mapping[str, Digest]) -> Outcom
 
 def _look_at_files(worktree: Path, effect: RunTool) -> Evidence:
     files = check_edit(worktree, effect.changes)
-    for file in files:
-        if file.at == "other":
-            return FilesOther(file.path, file.found)
-    return FilesAfter() if all(file.at == "after" for file in files) else FilesBefore()
+    others = [file for file in files if file.at == "other"]
+    if not others and any(file.at == "before" for file in files):
+        return FilesBefore()
+    # It is not taken up again, so nobody else removes what its attempt had prepared.
+    discard_temps(worktree, effect.changes)
+    return FilesOther(others[0].path, others[0].found) if others else FilesAfter()

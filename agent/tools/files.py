@@ -95,11 +95,11 @@ def redo(
     """
     now = check_edit(worktree, changes)
     if others := [file for file in now if file.at == "other"]:
-        _discard_temps(worktree, changes)
+        discard_temps(worktree, changes)
         return _conflict([file.path for file in others], others[0].found, [f.path for f in now if f.at == "after"])
     done = frozenset(file.path for file in now if file.at == "after")
     if len(done) == len(changes):
-        _discard_temps(worktree, changes)
+        discard_temps(worktree, changes)
         return ToolSucceeded(text=f"{summary(changes)} (found done after a restart)", wrote=True, recovered=True)
     parsed = _parsed(tool, arguments)
     if isinstance(parsed, EditRefused):
@@ -166,11 +166,11 @@ def _write_all(worktree: Path, planned: PlannedEdit, reached: Reached) -> ToolFa
         try:
             changed = _write_one(worktree, change, intent, reached)
         except (PathError, OSError) as error:
-            _discard_temps(worktree, planned.intent)
+            discard_temps(worktree, planned.intent)
             rest = f" Already written: {', '.join(written)}." if written else " Nothing was changed."
             return ToolFailed(text=explain(change.path, error) + rest, wrote=bool(written))
         if changed is not None:
-            _discard_temps(worktree, planned.intent)
+            discard_temps(worktree, planned.intent)
             return _conflict([change.path], changed.found, written)
         written.append(change.path)
     return None
@@ -242,7 +242,7 @@ def _temp_name(change: FileChange) -> str:
     return f".thalia-{digest(f'{change.path} {change.after}'.encode())[:16]}.tmp"
 
 
-def _discard_temps(worktree: Path, changes: Sequence[FileChange]) -> None:
+def discard_temps(worktree: Path, changes: Sequence[FileChange]) -> None:
     for change in changes:
         with suppress(PathError, OSError), open_parent(worktree, change.path) as (folder, _):
             os.unlink(_temp_name(change), dir_fd=folder)
@@ -258,7 +258,7 @@ def _conflict(paths: Sequence[str], found: Digest | None, written: Sequence[str]
 
 
 def _not_redone(worktree: Path, changes: Sequence[FileChange], done: frozenset[str], why: str) -> ToolFailed:
-    _discard_temps(worktree, changes)
+    discard_temps(worktree, changes)
     state = f"Only {', '.join(sorted(done))} was written." if done else "No file was changed."
     return ToolFailed(
         text=f"The edit was cut short and cannot be finished: {why} {state}", wrote=bool(done), recovered=True

@@ -12,7 +12,7 @@ from eventlog.events import EffectFinished
 from eventlog.outcomes import Conflicted, OutcomeUnknown
 from processes.tree import descendants, is_alive, send
 from tests.chaos.arena import EDIT, Arena, parent, wait_until
-from tests.chaos.invariants import check_session
+from tests.chaos.invariants import check_nothing_left, check_session
 from tests.chaos.scenes import call
 
 THEIRS = "Somebody else was here.\n"
@@ -29,6 +29,7 @@ def test_an_edit_does_not_overwrite_what_somebody_wrote_meanwhile(point: str, tm
         outcomes = [event.body.outcome for event in arena.events() if isinstance(event.body, EffectFinished)]
         assert [outcome for outcome in outcomes if isinstance(outcome, Conflicted)]
         check_session(arena.events())
+        check_nothing_left(arena.home, arena.repository, arena.survivors())
 
 
 def test_a_command_whose_wrapper_died_is_over_when_the_session_goes_on(tmp_path: Path) -> None:
