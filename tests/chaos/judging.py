@@ -31,7 +31,8 @@ def look_after_kill(arena: Arena) -> Head | None:
     found = [f"ledger.py {number}" for number in ledger(arena)]
     found += [f'"n":{number}' for number in posted(arena)]
     for worktree in arena.home.glob("worktrees/*/*/"):
-        files = contents(worktree)
+        # What was given up half-made waits there to be deleted.
+        files = contents(worktree) if worktree.name != "trash" else {}
         found += [path for path in files if path != "a.py"]
         found += ["old_text"] if files.get("a.py", "one\n") != "one\n" else []
     events = read_log(folder)
