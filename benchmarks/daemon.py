@@ -350,15 +350,17 @@ PARTS = {f.__name__: f for f in (step, cold, session, interrupt, killed, memory,
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[*PARTS])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--trials", type=int, default=100)
     chosen = parser.parse_args()
+    if unknown := set(chosen.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
     # So that a daemon is ended too where a limit of time ends this.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     show_machine()
     with machine() as one:
-        for name in chosen.parts:
+        for name in chosen.parts or PARTS:
             print(f"-- {name}")
             PARTS[name](one, chosen.trials if name == "interrupt" else chosen.rounds)
 
