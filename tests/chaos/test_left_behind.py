@@ -52,16 +52,19 @@ def test_a_command_whose_wrapper_died_is_over_when_the_session_goes_on(tmp_path:
         wrappers = [pid for pid in descendants(run.pid) if parent(pid) in helpers]
         tree = [pid for wrapper in wrappers for pid in descendants(wrapper)]
         assert tree
-        send([run.pid, *wrappers], signal.SIGKILL)
-        run.wait()
-        again = arena.go_on()
-        wait_until(lambda: "after" in ledger.read_text() or waits(arena), 30)
-        descriptor = os.open(gate, os.O_RDWR)
-        os.write(descriptor, b"go\n")
-        assert again.wait(60) == 0, arena.errors()
-        os.close(descriptor)
-        wait_until(lambda: not any(is_alive(pid) for pid in tree), 10)
-        assert arena.survivors() == []
+        try:
+            send([run.pid, *wrappers], signal.SIGKILL)
+            run.wait()
+            again = arena.go_on()
+            wait_until(lambda: "after" in ledger.read_text() or waits(arena), 30)
+            descriptor = os.open(gate, os.O_RDWR)
+            os.write(descriptor, b"go\n")
+            assert again.wait(60) == 0, arena.errors()
+            os.close(descriptor)
+            wait_until(lambda: not any(is_alive(pid) for pid in tree), 10)
+            assert arena.survivors() == []
+        finally:
+            send(tree, signal.SIGKILL)
         assert ledger.read_text().split() in (["begun", "after"], ["begun", "ended", "after"])
         outcomes = [event.body.outcome for event in arena.events() if isinstance(event.body, EffectFinished)]
         assert [outcome for outcome in outcomes if isinstance(outcome, OutcomeUnknown)]
