@@ -15,7 +15,7 @@ from agent.apply import fold_events
 from eventlog.events import EffectFinished, EffectStarted, Event
 from eventlog.opening import read_log
 from eventlog.outcomes import OutcomeUnknown, ToolFailed
-from processes.tree import descendants, is_alive, pids, read, send
+from processes.tree import descendants, fields, is_alive, pids, read, send
 from tests.actors.playing import check_conversation
 from tests.chaos.keyboard import Attended
 from worktrees.sample import make_repository
@@ -184,8 +184,8 @@ def kill(run: "subprocess.Popen[bytes]", kind: Kind) -> None:
 
 
 def parent(pid: int) -> int:
-    fields = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else 0
+    found = fields(pid)
+    return int(found[1]) if len(found) > 1 else 0
 
 
 def wait_until(true: Callable[[], bool], seconds: float) -> None:
