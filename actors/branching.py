@@ -8,6 +8,7 @@ from actors.building import CannotStart, Parts, find_files
 from actors.coordinator import this_process
 from actors.files import SessionFiles
 from actors.history import commit_at, up_to
+from actors.past import Past
 from actors.sessions import made_worktree
 from agent.apply import fold_events, is_other_boot
 from agent.state import State
@@ -65,10 +66,13 @@ def rewind(parts: Parts, session: SessionId, seq: int) -> Commit | None:
     """Conversation and tree go back to event `seq`. Returns where the present tree is kept.
 
     Raises LogBusy where the session runs; LogError, GitError, ReplayError, CannotStart."""
-    opened = open_log(parts.environment.sessions / session, session, parts.clock, parts.redactor)
+    past = Past()
+    folder = parts.environment.sessions / session
+    opened = open_log(folder, session, parts.clock, parts.redactor, begin=past.begin)
     try:
-        up_to(opened.events, seq)
-        state, made = fold_events(opened.events), made_worktree(opened.events)
+        events = opened.read()
+        up_to(events, seq)
+        state, made = past.state, past.made
         if made is None or made.in_place or state.worktree is None or state.snapshot is None:
             raise CannotStart("Only a session with a worktree of its own can be taken back; nothing was changed.")
         files = find_files(parts, session, Path(made.repository))
@@ -76,7 +80,7 @@ def rewind(parts: Parts, session: SessionId, seq: int) -> Commit | None:
         opens = this_process().opens(opened)
         torn = state.torn or is_other_boot(state, opens.boot)
         saved = _save(files, state, parts, opened.log.head.seq, torn)
-        restored = commit_at(files, opened.events, seq)
+        restored = commit_at(files, events, seq)
         call = CallId(f"b{opened.log.epoch}")
         intent = EffectStarted(call_id=call, attempt=1, effect=RestoreTree(commit=restored))
         _append(opened, [opens, Rewound(to_seq=seq, saved=saved, restored=restored), intent])

@@ -24,6 +24,7 @@ from agent.permissions.rules import RuleError, Rules, parse_rules
 from agent.permissions.shell import parse
 from agent.planning import Surroundings, ToolPlanner
 from agent.prompt import build_system
+from agent.state import State
 from agent.tools.instructions import collect, reader
 from agent.tools.schemas import TOOLS, tools_json
 from configs import crash
@@ -201,7 +202,9 @@ def build(
     sandbox: SandboxReport,
     own: bool,
     readable: tuple[Path, ...] = (),
+    state: State | None = None,
 ) -> Coordinator:
+    """`state`: what the log holds; None where it is new."""
     requests = RequestCache()
     settings, environment = parts.settings, parts.environment
     opened.log.checkpoint_bytes = int(settings.log_checkpoint_mib * 2**20)
@@ -226,6 +229,7 @@ def build(
     planner = ToolPlanner(rules, around, requests, parts.clock)
     return Coordinator(
         opened=opened,
+        past=state or State(),
         files=files,
         runner=runner,
         world=LocalWorld(

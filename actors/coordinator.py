@@ -6,13 +6,12 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 
 from actors.files import SessionFiles
 from actors.restarting import Restart, restore_first
 from actors.world import LocalWorld
-from agent.apply import fold_events
 from agent.decide import Planner
 from agent.loop import Loop
 from agent.standing import Standing, standing_of
@@ -72,14 +71,13 @@ class Coordinator:
     world: LocalWorld
     planner: Planner
     identity: Identity
+    past: InitVar[State]
+    """What the log held when it was opened."""
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
     loop: Loop = field(init=False)
 
-    def __post_init__(self) -> None:
-        state = fold_events(self.opened.events)
-        # They are on the disk: kept here too, those of a long session would be most of its memory.
-        self.opened = replace(self.opened, events=self.opened.events[-1:])
-        self.loop = Loop(self.opened.log, self.planner, self.world, state, self._publish)
+    def __post_init__(self, past: State) -> None:
+        self.loop = Loop(self.opened.log, self.planner, self.world, past, self._publish)
 
     @property
     def state(self) -> State:
@@ -98,8 +96,8 @@ class Coordinator:
     async def reopen(self, bodies: Sequence[Body], restart: Restart | None = None) -> State:
         """Take over the log that an earlier process left, settle what it left open, and go on. `restart`: the machine
         was started anew meanwhile."""
-        if self.opened.lost is not None:
-            self._publish(self.opened.events[-1])
+        if self.opened.lost is not None and self.opened.lost.told is not None:
+            self._publish(self.opened.lost.told)
         opens = self.identity.opens(self.opened)
         if restart is None:
             return await self.loop.run(opens, *bodies)

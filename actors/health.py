@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.building import Parts, find_files
-from actors.sessions import made_worktree
-from agent.apply import fold_events
+from actors.past import Past
 from agent.models.resolve import NoModel, choose
 from agent.state import ended
 from configs.scratch import scratch
@@ -16,7 +15,6 @@ from configs.settings import Environment, SettingsError, load_settings
 from eventlog.catalogue import list_sessions
 from eventlog.errors import LogError
 from eventlog.ids import SessionId
-from eventlog.opening import read_log
 from processes.self_test import self_test
 from worktrees.git import GitError
 
@@ -117,11 +115,10 @@ def _sessions(parts: Parts) -> Iterator[tuple[SessionId, str, bool]]:
     """(id, repository, whether its worktree is still needed); one that cannot be read is needed."""
     for listed in list_sessions(parts.environment.sessions):
         try:
-            events = read_log(listed.folder)
+            past = Past.of(listed.folder)
         except LogError:
             continue
-        made, state = made_worktree(events), fold_events(events)
-        if made is None:
+        if past.made is None:
             continue
-        finished = ended(state) == "done" and state.merged is not None
-        yield SessionId(listed.folder.name), made.repository, listed.live or not finished
+        finished = ended(past.state) == "done" and past.state.merged is not None
+        yield SessionId(listed.folder.name), past.made.repository, listed.live or not finished

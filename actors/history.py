@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.files import SessionFiles
-from agent.apply import fold_events, step_through
+from agent.apply import fold_events, rewound_to, step_through
 from agent.models.requests import BUILDERS, RequestCache
 from agent.state import State
 from agent.tools.files import redo
@@ -44,7 +44,7 @@ class Difference:
 
 def verify(events: Sequence[Event]) -> Verified | Difference:
     """Build each request again from the log and compare its hash with the logged one."""
-    state, cache, step = State(), RequestCache(), step_through(events)
+    state, cache, step = State(), RequestCache(), step_through(rewound_to(events))
     requests, agreed = 0, 0
     for event in events:
         body = event.body

@@ -14,8 +14,8 @@ from actors.building import CannotStart, Parts
 from actors.coordinator import Coordinator
 from actors.door import Door
 from actors.local import Go, Run, Unreachable, drive_session
+from actors.past import Past
 from actors.sessions import Options, Ready, prepare_new, prepare_resumed
-from agent.apply import fold_events
 from agent.models.client import Delta, ModelError
 from agent.standing import Standing
 from configs.crash import reached
@@ -24,7 +24,7 @@ from configs.settings import Environment, SettingsError, load_settings
 from eventlog.errors import LogError, system_refusal
 from eventlog.events import Event, UserSaid
 from eventlog.ids import CommandId, SessionId
-from eventlog.opening import has_begun, read_log
+from eventlog.opening import has_begun
 from eventlog.seams import SystemClock
 from eventlog.store import DuckLog
 from processes.commands import ProcessError
@@ -171,7 +171,7 @@ class Hosted:
         if request.kind == "new" and not has_begun(folder):
             return prepare_new(parts, request.session, options, request.prompt or "")
         if request.kind == "attached":
-            state = fold_events(read_log(folder))
+            state = Past.of(folder).state
             self._idle = not state.active and not state.open
         return prepare_resumed(parts, request.session, options, request.prompt, Unreachable() if self._idle else None)
 

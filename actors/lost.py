@@ -3,7 +3,7 @@
 The log goes on without them and gives their names out again. A call's folder would answer for another command, with the
 result of the first; and the snapshots' ref would hold a commit of which the log knows nothing, so none could follow."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from actors.files import SessionFiles
@@ -13,18 +13,17 @@ from eventlog.opening import Opened
 from processes.calls import end_tree
 
 
-def put_aside(opened: Opened, files: SessionFiles, snapshot: Commit | None) -> None:
-    """Nothing where no damage was ever accepted. Blocks; may be repeated, also after a kill. `snapshot` is the log's
-    last. Raises GitError, OSError."""
-    accepted = [event.body for event in opened.events if isinstance(event.body, DamageAccepted)]
-    if not accepted:
+def put_aside(opened: Opened, files: SessionFiles, snapshot: Commit | None, damage: DamageAccepted | None) -> None:
+    """Nothing where no damage was ever accepted; else `damage` is the latest. Blocks; may be repeated, also after a
+    kill. `snapshot` is the log's last. Raises GitError, OSError, LogError."""
+    if damage is None:
         return
     folder = opened.log.folder
-    _put_calls_aside(folder / "calls", folder / "damaged" / Path(accepted[-1].kept_at).name / "calls", opened.events)
+    _put_calls_aside(folder / "calls", folder / "damaged" / Path(damage.kept_at).name / "calls", opened.log.read())
     files.follow_log(snapshot, f"lost/{opened.log.epoch}")
 
 
-def _put_calls_aside(calls: Path, aside: Path, events: Sequence[Event]) -> None:
+def _put_calls_aside(calls: Path, aside: Path, events: Iterable[Event]) -> None:
     """Every call that this log never began: nothing is run without its intent, so its intent was lost."""
     begun = {f"{event.body.call_id}.{event.body.attempt}" for event in events if isinstance(event.body, EffectStarted)}
     for call in sorted(calls.iterdir()):

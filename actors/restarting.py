@@ -1,7 +1,6 @@
 """After another boot of the machine the log and what it names are whole; the worktree may not be, for nobody syncs what
 commands write. It is set back to what the log says before anything that was left open is looked at."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +11,9 @@ from agent.loop import Loop, World
 from agent.recovery import vanish
 from agent.state import State
 from eventlog.effects import RestoreTree, RunTool, TakeSnapshot
-from eventlog.events import Body, EffectFinished, EffectStarted, Event, SessionOpened
+from eventlog.events import Body, EffectFinished, EffectStarted, SessionOpened
 from eventlog.ids import CallId, Commit
+from eventlog.opening import Opened
 from eventlog.outcomes import AttemptLost
 from worktrees.git import GitError
 
@@ -27,33 +27,32 @@ class Restart:
     torn: bool = False
 
 
-def plan_restart(
-    files: SessionFiles, events: Sequence[Event], state: State, boot: str, epoch: int, now_s: int
-) -> Restart | None:
+def plan_restart(files: SessionFiles, opened: Opened, state: State, boot: str, now_s: int) -> Restart | None:
     """None on the boot on which the log was last open, and where no log says which that was. Blocks; changes nothing
-    but objects of git. `state`: of all `events`. `epoch`: the one that begins."""
+    but objects of git. `state`: of all that the log holds. Raises LogError."""
+    epoch, last = opened.log.epoch, opened.last
     other = is_other_boot(state, boot)
-    if not (state.torn or other) or state.worktree is None:
+    if not (state.torn or other) or state.worktree is None or last is None:
         return None
     for call_id, item in state.open.items():
         if isinstance(item.effect, RestoreTree):
             return Restart(EffectStarted(call_id=call_id, attempt=item.attempt, effect=item.effect))
     if Path(state.worktree.path) == files.repository.root:
         return Restart(None, torn=other and _may_have_written(state))
-    commit = _known_tree(files, events, state)
+    commit = _known_tree(files, opened, state)
     if commit is None:
         # Told once a boot.
         return Restart(None, torn=other)
     effect = RestoreTree(
         commit=commit,
         kept_as=f"before-restart/{epoch}",
-        rested_us=events[-1].ts_us if state.resting else 0,
+        rested_us=last.ts_us if state.resting else 0,
         at_s=now_s,
     )
     return Restart(EffectStarted(call_id=CallId(f"r{epoch}"), attempt=1, effect=effect))
 
 
-def _known_tree(files: SessionFiles, events: Sequence[Event], state: State) -> Commit | None:
+def _known_tree(files: SessionFiles, opened: Opened, state: State) -> Commit | None:
     """The files as the log has them: of the last snapshot, be its outcome in the log or not, and the edits after it."""
     if state.snapshot is None:
         return None
@@ -61,7 +60,7 @@ def _known_tree(files: SessionFiles, events: Sequence[Event], state: State) -> C
         for item in state.open.values():
             if isinstance(item.effect, TakeSnapshot) and (taken := files.unlogged(item.effect.parent)):
                 return taken
-        return None if _may_have_written(state) else commit_at(files, events, events[-1].seq)
+        return None if _may_have_written(state) else commit_at(files, opened.read(), opened.log.head.seq)
     except (GitError, ReplayError):
         return None
 

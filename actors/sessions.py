@@ -21,8 +21,8 @@ from actors.files import SessionFiles
 from actors.history import commit_at
 from actors.lost import put_aside
 from actors.models import Models, OneModel
+from actors.past import Past
 from actors.restarting import Restart, plan_restart
-from agent.apply import fold_events
 from agent.models.client import ModelClient
 from agent.models.resolve import Target
 from agent.planning import BUDGETED_OUTPUT_TOKENS
@@ -149,36 +149,34 @@ def prepare_resumed(
     folder = parts.environment.sessions / session
     if options.take_over:
         end_writer(folder)
+    past = Past()
     opened = open_log(
-        folder,
-        session,
-        parts.clock,
-        parts.redactor,
-        accept_damage=options.accept_damage,
+        folder, session, parts.clock, parts.redactor, accept_damage=options.accept_damage, begin=past.begin
     )
     try:
-        return _reopen(parts, opened, options, prompt, client)
+        return _reopen(parts, opened, past, options, prompt, client)
     except BaseException:
         opened.close()
         raise
 
 
-def _reopen(parts: Parts, opened: Opened, options: Options, prompt: str | None, client: ModelClient | None) -> Ready:
+def _reopen(
+    parts: Parts, opened: Opened, past: Past, options: Options, prompt: str | None, client: ModelClient | None
+) -> Ready:
     session = opened.log.session
-    state = fold_events(opened.events)
-    worktree = made_worktree(opened.events)
+    state, worktree = past.state, past.made
     if state.context is None or worktree is None:
         raise CannotStart(f"Session {session} ended before it began; start it anew with `thalia exec`.")
     files = _files(parts, session, Path(worktree.repository))
-    put_aside(opened, files, state.snapshot)
+    put_aside(opened, files, state.snapshot, past.damage)
     mode = _resumed_mode(parts, options, state.mode)
     sandbox = try_sandbox(mode)
     bodies, restart = list[Body](), None
-    if again := _worktree_again(parts, files, opened.events, state):
+    if again := _worktree_again(parts, files, opened, past):
         bodies.append(Started(call_id=CallId(f"w{opened.log.epoch}"), attempt=1, effect=again))
     else:
         now_s = parts.clock.now_us() // 1_000_000
-        restart = plan_restart(files, opened.events, state, boot_id(), opened.log.epoch, now_s)
+        restart = plan_restart(files, opened, state, boot_id(), now_s)
     if changes_mode(state, mode):
         bodies.append(mode)
     limits = state.limits
@@ -188,15 +186,18 @@ def _reopen(parts: Parts, opened: Opened, options: Options, prompt: str | None, 
     models, chosen = (
         (OneModel(client), []) if client is not None else _choose_again(parts, options, state, files, mode, limits)
     )
-    bodies += chosen
-    said = options.command_id or new_command_id()
-    if prompt and said not in state.commands:
-        bodies.append(UserSaid(id=said, text=prompt))
-    elif not prompt and options.goes_on and _stopped_early(state) and said not in state.commands:
-        bodies.append(Continued(id=said))
+    bodies += [*chosen, *_word(options, state, prompt)]
     rules = make_rules(parts.settings, allowed(options), options.denied)
     coordinator = build(
-        parts, opened, files, rules, models, sandbox=sandbox, own=not worktree.in_place, readable=options.add_dirs
+        parts,
+        opened,
+        files,
+        rules,
+        models,
+        sandbox=sandbox,
+        own=not worktree.in_place,
+        readable=options.add_dirs,
+        state=state,
     )
     return Ready(coordinator, tuple(bodies), None, None, restart)
 
@@ -231,23 +232,34 @@ def _spare(parts: Parts, name: str | None, model: str) -> tuple[Target, ...]:
     return (pick_model(parts, name),)
 
 
-def _worktree_again(parts: Parts, files: SessionFiles, events: Sequence[Event], state: State) -> MakeWorktree | None:
+def _worktree_again(parts: Parts, files: SessionFiles, opened: Opened, past: Past) -> MakeWorktree | None:
     """Where the session has no worktree: it could not be made, was given back after a merge, or somebody deleted it."""
-    made = [e.body.effect for e in events if isinstance(e.body, Started) and isinstance(e.body.effect, MakeWorktree)]
-    if made[0].in_place or any(isinstance(item.effect, MakeWorktree) for item in state.open.values()):
+    made, state = past.made, past.state
+    assert made is not None
+    if made.in_place or any(isinstance(item.effect, MakeWorktree) for item in state.open.values()):
         return None
     if state.worktree is None:
-        return made[-1]
-    found = files.pool.adopt(events[0].session)
+        return past.made_last
+    found = files.pool.adopt(opened.log.session)
     if found is not None and found.path.is_dir():
         return None
     return MakeWorktree(
-        repository=made[0].repository,
-        head=commit_at(files, events, events[-1].seq),
+        repository=made.repository,
+        head=commit_at(files, opened.read(), opened.log.head.seq),
         base=state.worktree.base,
         carry_dirty=False,
         at_s=parts.clock.now_us() // 1_000_000,
     )
+
+
+def _word(options: Options, state: State, prompt: str | None) -> list[Body]:
+    """What the user says now, once however often it is asked for; or the word to go on."""
+    said = options.command_id or new_command_id()
+    if said in state.commands:
+        return []
+    if prompt:
+        return [UserSaid(id=said, text=prompt)]
+    return [Continued(id=said)] if options.goes_on and _stopped_early(state) else []
 
 
 def _stopped_early(state: State) -> bool:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from agent.results import ToolOutcome, text_for_model
@@ -57,13 +58,18 @@ TORN_TEXT = (
 def fold_events(events: Sequence[Event], state: State | None = None, actor: AgentId = MAIN) -> State:
     """The state of one agent after `events`, which begin at seq 1 where one of them is Rewound."""
     own = [event for event in events if event.actor == actor]
-    return fold(step_through(own), state or State(), own)
+    return fold(step_through(rewound_to(own)), state or State(), own)
 
 
-def step_through(events: Sequence[Event]) -> Callable[[State, Event], State]:
-    """`apply` for each of these events in turn, Rewound too. One pass, however often was rewound: states are never
-    changed, so one to which a later event goes back is kept when it is passed."""
-    wanted = deque(sorted({event.body.to_seq for event in events if isinstance(event.body, Rewound)}))
+def rewound_to(events: Sequence[Event]) -> AbstractSet[int]:
+    """The seqs to which some of these events go back."""
+    return {event.body.to_seq for event in events if isinstance(event.body, Rewound)}
+
+
+def step_through(back_to: AbstractSet[int]) -> Callable[[State, Event], State]:
+    """`apply` for each event of an agent in turn, Rewound too, where `back_to` are the seqs that those go back to. One
+    pass, however often was rewound: states are never changed, so such a one is kept when it is passed."""
+    wanted = deque(sorted(back_to))
     passed: dict[int, State] = {}
 
     def step(state: State, event: Event) -> State:

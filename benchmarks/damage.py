@@ -67,10 +67,11 @@ def look_at_log(folder: Path) -> str:
     except LogDamaged as damage:
         opened = open_log(folder, SESSION, SystemClock(), Redactor(), accept_damage=True)
         opened.close()
-        kept = len(opened.events) - 1
+        assert opened.lost is not None
+        kept = opened.lost.first - 1
         return "refused, the loss counted right" if damage.lost == EVENTS - kept else "refused, the loss counted wrong"
     opened.close()
-    return "opened, all there" if len(opened.events) == EVENTS else "opened in silence, rows missing"
+    return "opened, all there" if opened.log.head.seq == EVENTS else "opened in silence, rows missing"
 
 
 def look_at_table(folder: Path) -> str:

@@ -209,7 +209,7 @@ def measure_opening(folder: Path) -> tuple[str, Opened]:
     begin, cpu = time.perf_counter(), time.process_time()
     opened = open_log(folder, SESSION, SystemClock(), Redactor())
     wall, used = time.perf_counter() - begin, time.process_time() - cpu
-    return f"open + check + decode {len(opened.events)} events: {wall:.2f} s, cpu {used:.2f} s (bar 1.0 s)", opened
+    return f"open + check + decode {opened.log.head.seq} events: {wall:.2f} s, cpu {used:.2f} s (bar 1.0 s)", opened
 
 
 def measure_decoding(folder: Path) -> str:

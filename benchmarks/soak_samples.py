@@ -125,7 +125,6 @@ NOISE: Mapping[str, float] = {
 """By how much what does not grow may rise, bytes; what is counted may by less than 3."""
 
 OWED: Mapping[str, str] = {
-    "memory of a process": "the events that it read when it took the session up; let go, and kept by the allocator",
     "log": "events, which are kept",
     "calls": "one folder a command: its `start` keeps a wrapper that comes late from running it again",
     "folders of calls": "one a command",

@@ -4,9 +4,10 @@ import gc
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from configs.scratch import scratch
@@ -15,21 +16,51 @@ from eventlog.blobs import BlobStore, sync_folder
 from eventlog.codec import GENESIS, decode
 from eventlog.database import Database, aside_path, wal_path
 from eventlog.errors import BlobMissing, LogBusy, LogDamaged, reason
-from eventlog.events import DamageAccepted, Event
+from eventlog.events import DamageAccepted, Event, Rewound
+from eventlog.ids import AgentId
+from eventlog.leases import Lease, note_stored
+
+Reader = Callable[[Event], None]
+Begin = Callable[[AbstractSet[int]], Reader]
+"""Who wants to see a log while it is read, for none of its events is kept. Called once, with every seq that a later
+event takes the session back to (and perhaps others); what it returns is called with each event, in order, once its hash
+was found right."""
 
 DATABASE, ANCHOR, LOCK = "log.duckdb", "head", "writer.lock"
+_TO_SEQ = '"to_seq":'
+
+
+@dataclass(slots=True)
+class Contents:
+    """Of the events that were read so far; each is shown to `show` too."""
+
+    show: Reader
+    count: int = 0
+    last: Event | None = None
+    leases: dict[AgentId, Lease] = field(default_factory=dict)
+
+    def add(self, event: Event) -> None:
+        self.count += 1
+        self.last = event
+        note_stored(self.leases, event)
+        self.show(event)
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
     """What a log holds, up to the first thing that is wrong."""
 
-    events: tuple[Event, ...]
+    contents: Contents
     head: Head
-    """Of `events`."""
+    """Of `contents`."""
     damage: LogDamaged | None
     last_known: int
     """The highest seq that anyone may have been told: later events must not take it again."""
+
+
+def nobody(back_to: AbstractSet[int]) -> Reader:
+    """A `Begin` for those who only want to know whether all is right."""
+    return lambda event: None
 
 
 def finish_checkpoint(folder: Path) -> None:
@@ -80,15 +111,18 @@ def opened_for_reading(folder: Path) -> Iterator[tuple[Database, str | None]]:
         yield database, trouble
 
 
-def survey(folder: Path, database: Database, trouble: str | None, reading: Reading | None) -> Survey:
+def survey(
+    folder: Path, database: Database, trouble: str | None, reading: Reading | None, begin: Begin = nobody
+) -> Survey:
     """`reading` is the anchor as it was before `database` was opened. Raises Undecodable: that is no damage."""
     import duckdb
 
-    events: list[Event] = []
+    blobs = BlobStore(folder / "blobs" / "sha256")
     was_on = gc.isenabled()
     gc.disable()  # It would walk the growing heap again and again and find nothing.
     try:
-        head, broken = _follow(database, BlobStore(folder / "blobs" / "sha256"), events)
+        contents = Contents(begin(_back_to(database, blobs)))
+        head, broken = _follow(database, blobs, contents.add)
     finally:
         if was_on:
             # Nor will it find anything later: values refer to nothing that refers back, and live until they are let go.
@@ -101,13 +135,33 @@ def survey(folder: Path, database: Database, trouble: str | None, reading: Readi
     if told is None:
         # Each row behind the break may have been acknowledged.
         with suppress(duckdb.Error):
-            last_known = max(last_known, head.seq + database.count() - len(events))
+            last_known = max(last_known, head.seq + database.count() - contents.count)
     damage = LogDamaged(trouble, None if told is None else max(told - head.seq, 0)) if trouble else None
-    return Survey(tuple(events), head, damage, last_known)
+    return Survey(contents, head, damage, last_known)
 
 
-def _follow(database: Database, blobs: BlobStore, events: list[Event]) -> tuple[Head, str | None]:
-    """Along the chain to its first break: the events are added to `events`. Gives the head of those and what broke."""
+def _back_to(database: Database, blobs: BlobStore) -> AbstractSet[int]:
+    """The seqs that rewinds name. Looked for in what the hash covers, so in the payloads and not in the column `kind`;
+    one that no rewind names is only kept in vain."""
+    import duckdb
+
+    try:
+        found = database.containing(_TO_SEQ)
+        return {int(seq) for payload in found for seq in re.findall(_TO_SEQ + r"(\d{1,18})\b", payload)}
+    except duckdb.Error:
+        # Some of it cannot be read. Of what stands before that, all.
+        seqs: set[int] = set()
+
+        def note(event: Event) -> None:
+            if isinstance(event.body, Rewound):
+                seqs.add(event.body.to_seq)
+
+        _follow(database, blobs, note)
+        return seqs
+
+
+def _follow(database: Database, blobs: BlobStore, show: Reader) -> tuple[Head, str | None]:
+    """Along the chain to its first break; `show` gets the events. Gives the head of those and what broke."""
     import duckdb
 
     head = Head(0, GENESIS)
@@ -121,7 +175,7 @@ def _follow(database: Database, blobs: BlobStore, events: list[Event]) -> tuple[
             event = decode(int(seq), int(ts_us), payload, blobs.get)
             if event.seq != head.seq + 1 and not _explains(event, head):
                 return head, _broken(head, event.seq)
-            events.append(event)
+            show(event)
             head = Head(event.seq, digest)
     except BlobMissing as error:
         return head, f"event {head.seq + 1} is incomplete ({str(error).rstrip('.').lower()})"

@@ -3,7 +3,7 @@
 An agent that appends through somebody else's log sends its lease and the number of the append. A repeated number is
 dropped, a superseded lease is refused: an agent that was replaced while it was away cannot write any more. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,11 +63,9 @@ def next_lease(leases: Leases, agent: AgentId) -> LeaseGranted:
     return LeaseGranted(agent=agent, lease=leases.get(agent, NONE).number + 1)
 
 
-def fold_leases(events: Iterable[Event]) -> Leases:
-    leases: dict[AgentId, Lease] = {}
-    for event in events:
-        if isinstance(event.body, LeaseGranted):
-            leases[event.body.agent] = Lease(event.body.lease, 0)
-        elif event.actor_seq is not None:
-            leases[event.actor] = Lease(event.lease, event.actor_seq)
-    return leases
+def note_stored(leases: dict[AgentId, Lease], event: Event) -> None:
+    """`note`, in place, for an event that is read again: a log holds many, and most change nothing."""
+    if isinstance(event.body, LeaseGranted):
+        leases[event.body.agent] = Lease(event.body.lease, 0)
+    elif event.actor_seq is not None:
+        leases[event.actor] = Lease(event.lease, event.actor_seq)

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from configs.scratch import scratch
@@ -16,8 +16,10 @@ from eventlog.checking import (
     ANCHOR,
     DATABASE,
     LOCK,
+    Begin,
     Survey,
     finish_checkpoint,
+    nobody,
     open_copy,
     opened_for_reading,
     survey,
@@ -28,7 +30,6 @@ from eventlog.database import PAGE, Database, Row, wal_path
 from eventlog.errors import LogNotFound, LogUnsafe, LogWriteFailed, reason
 from eventlog.events import DamageAccepted, Draft, Event
 from eventlog.ids import SessionId
-from eventlog.leases import fold_leases
 from eventlog.lock import WriterLock
 from eventlog.redact import Redactor
 from eventlog.rows import make_row
@@ -43,17 +44,24 @@ class Lost:
     first: int
     last: int
     kept_at: str
+    told: Event | None = None
+    """The DamageAccepted that says so, the log's last event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A log with its lock. `events` is all that it held, checked against the hash chain. Where damage was accepted,
-    their last is the DamageAccepted that says so."""
+    """A log with its lock, checked against the hash chain. What it held when it was opened was shown to who began to
+    read, and is not kept: it may be more than everything else in memory."""
 
     log: DuckLog
     lock: WriterLock
-    events: tuple[Event, ...]
+    last: Event | None
+    """Of what it held; the DamageAccepted, where damage was accepted."""
     lost: Lost | None
+
+    def read(self) -> tuple[Event, ...]:
+        """All of it, once more. Raises LogError."""
+        return tuple(self.log.read())
 
     def close(self) -> None:
         self.log.close()
@@ -84,7 +92,7 @@ def create_log(folder: Path, session: SessionId, clock: Clock, redactor: Redacto
     log = DuckLog(
         folder, database, anchor, session=session, epoch=1, head=head, clock=clock, redactor=redactor, lock=lock
     )
-    return Opened(log, lock, (), None)
+    return Opened(log, lock, None, None)
 
 
 def has_begun(folder: Path) -> bool:
@@ -102,9 +110,17 @@ def has_begun(folder: Path) -> bool:
 
 
 def open_log(
-    folder: Path, session: SessionId, clock: Clock, redactor: Redactor, *, accept_damage: bool = False
+    folder: Path,
+    session: SessionId,
+    clock: Clock,
+    redactor: Redactor,
+    *,
+    accept_damage: bool = False,
+    begin: Begin = nobody,
 ) -> Opened:
-    """Raises LogNotFound, LogUnsafe, LogBusy (at once), LogDamaged (unless accepted), LogWriteFailed, Undecodable.
+    """`begin` is shown what the log holds; where an error is raised, it may have seen a part.
+
+    Raises LogNotFound, LogUnsafe, LogBusy (at once), LogDamaged (unless accepted), LogWriteFailed, Undecodable.
     After any of them the files are what they were."""
     import duckdb
 
@@ -114,7 +130,7 @@ def open_log(
             lock = WriterLock(folder / LOCK)
             undo.callback(lock.release)
             finish_checkpoint(folder)
-            found, lost = _take_stock(folder, session, clock, redactor, accept_damage)
+            found, lost = _take_stock(folder, session, clock, redactor, accept_damage, begin)
             database = Database(folder / DATABASE)
             undo.callback(database.close)
             anchor = Anchor(folder / ANCHOR)
@@ -128,8 +144,8 @@ def open_log(
                 f"The log cannot be written ({reason(error)}); free space, then `thalia resume`."
             ) from error
         undo.pop_all()
-    events, head = found.events, found.head
-    epoch = events[-1].epoch + 1 if events else 1
+    contents, head = found.contents, found.head
+    epoch = contents.last.epoch + 1 if contents.last else 1
     BlobStore(folder / "blobs" / "sha256").discard_drafts()
     log = DuckLog(
         folder,
@@ -140,14 +156,21 @@ def open_log(
         head=head,
         clock=clock,
         redactor=redactor,
-        leases=fold_leases(events),
+        leases=contents.leases,
         lock=lock,
     )
-    return Opened(log, lock, events, lost)
+    return Opened(log, lock, contents.last, lost)
 
 
 def read_log(folder: Path) -> tuple[Event, ...]:
-    """All events, read from a copy: the files of a live session are never opened beside its writer.
+    """All events; otherwise `look_through`."""
+    events: list[Event] = []
+    look_through(folder, lambda back_to: events.append)
+    return tuple(events)
+
+
+def look_through(folder: Path, begin: Begin) -> None:
+    """Show all events, read from a copy: the files of a live session are never opened beside its writer.
 
     Raises LogNotFound, LogUnsafe, LogDamaged, Undecodable."""
     _check_folder(folder)
@@ -156,20 +179,19 @@ def read_log(folder: Path) -> tuple[Event, ...]:
     with scratch("read") as copy:
         database = open_copy(folder, copy)
         try:
-            found = survey(folder, database, None, reading)
+            found = survey(folder, database, None, reading, begin)
         finally:
             database.close()
     if found.damage is not None:
         raise found.damage
-    return found.events
 
 
 def _take_stock(
-    folder: Path, session: SessionId, clock: Clock, redactor: Redactor, accept: bool
+    folder: Path, session: SessionId, clock: Clock, redactor: Redactor, accept: bool, begin: Begin
 ) -> tuple[Survey, Lost | None]:
     reading = read_anchor(folder / ANCHOR)
     with opened_for_reading(folder) as (database, trouble):
-        found = survey(folder, database, trouble, reading)
+        found = survey(folder, database, trouble, reading, begin)
         if found.damage is None:
             return found, None
         if not accept:
@@ -177,15 +199,16 @@ def _take_stock(
         aside = _copy_aside(folder)
         lost = Lost(found.head.seq + 1, found.last_known, str(aside))
         row, event = _acceptance(found, lost, session, clock, redactor)
-        _rebuild(folder, database, len(found.events), row)
-    return Survey((*found.events, event), Head(row.seq, row.hash), None, row.seq), lost
+        _rebuild(folder, database, found.contents.count, row)
+    found.contents.add(event)
+    return Survey(found.contents, Head(row.seq, row.hash), None, row.seq), replace(lost, told=event)
 
 
 def _acceptance(found: Survey, lost: Lost, session: SessionId, clock: Clock, redactor: Redactor) -> tuple[Row, Event]:
     """The event that names the gap is the one right behind it: a log never has a gap that nothing explains. The numbers
     of the lost events stay theirs, for frontends may have seen them."""
     body = DamageAccepted(first_lost=lost.first, last_lost=lost.last, kept_at=lost.kept_at)
-    epoch = found.events[-1].epoch if found.events else 0
+    epoch = found.contents.last.epoch if found.contents.last else 0
     prepared = prepare(Draft(body=body), redactor)
     head = Head(lost.last, found.head.hash)
     return make_row(prepared, head, clock.now_us(), session, epoch, prepared.encoded, ())

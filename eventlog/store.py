@@ -108,8 +108,8 @@ class DuckLog:
         return await future
 
     def read(self, after_seq: int = 0) -> Iterator[Event]:
-        """Up to what is acknowledged at the call. From any thread."""
-        for row in self._database.rows(after_seq, self._head.seq):
+        """Up to what is acknowledged at the call. From any thread. Raises LogError."""
+        for row in self._rows(after_seq, self._head.seq):
             yield decode(row.seq, row.ts_us, row.payload.encode(), self.blobs.get)
 
     def read_encoded(self, after_seq: int, upto: int) -> Iterator[tuple[int, bytes]]:

@@ -11,12 +11,13 @@ from tempfile import TemporaryDirectory
 from pydantic import BaseModel
 
 from actors.history import verify
+from actors.past import Past
 from agent.apply import apply, fold_events
 from agent.state import State
 from eventlog.anchor import Head, read_anchor
 from eventlog.checking import open_copy
 from eventlog.codec import GENESIS
-from eventlog.effects import AskUser, RunTool
+from eventlog.effects import AskUser, MakeWorktree, RunTool
 from eventlog.events import (
     Approved,
     CallRejected,
@@ -113,6 +114,13 @@ def check_one_state(events: Sequence[Event]) -> None:
         assert state_hash(state) == whole
     assert state_hash(fold_events(events)) == whole
     assert verify(events) == verify(events)
+
+
+def check_past(folder: Path, events: Sequence[Event]) -> None:
+    """What is gathered while the log is read is what a fold of all its events gives."""
+    past, made = Past.of(folder), [e.body.effect for e in events if isinstance(e.body, EffectStarted)]
+    assert state_hash(past.state) == state_hash(fold_events(events))
+    assert past.made == next((effect for effect in made if isinstance(effect, MakeWorktree)), None)
 
 
 def state_hash(state: State) -> str:

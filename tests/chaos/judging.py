@@ -14,6 +14,7 @@ from tests.chaos.invariants import (
     check_announced,
     check_ledger,
     check_nothing_left,
+    check_past,
     check_secrets,
     check_session,
     row_hashes,
@@ -36,6 +37,7 @@ def look_after_kill(arena: Arena) -> Head | None:
         found += [path for path in files if path != "a.py"]
         found += ["old_text"] if files.get("a.py", "one\n") != "one\n" else []
     events = read_log(folder)
+    check_past(folder, events)
     check_announced(found, events)
     intents = [event.body.effect for event in events if isinstance(event.body, EffectStarted)]
     merging = any(isinstance(effect, MergeWork) for effect in intents)

@@ -1,6 +1,5 @@
 """The log of a killed session, altered in every way, and what must hold of each copy."""
 
-import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +12,10 @@ from eventlog.anchor import read_anchor
 from eventlog.errors import LogDamaged
 from eventlog.events import DamageAccepted, Event
 from eventlog.ids import SessionId
-from eventlog.opening import Opened, open_log, read_log
-from eventlog.redact import Redactor
+from eventlog.opening import read_log
 from eventlog.seams import SystemClock
 from tests.chaos.arena import TURNS, Arena, kill
+from tests.eventlog.eventlog_folders import Reopened, checksums, reopen
 
 DATABASE, WAL, ANCHOR = "log.duckdb", "log.duckdb.wal", "head"
 
@@ -71,17 +70,8 @@ def killed(arena: Arena, *arguments: str, crash_at: str) -> None:
     kill(run, "everything")
 
 
-def checksums(folder: Path) -> dict[str, str]:
-    """Of every file but the lock, which names its last holder."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "writer.lock"
-    }
-
-
-def open_at(folder: Path, *, accept_damage: bool = False) -> Opened:
-    return open_log(folder, SessionId(folder.name), SystemClock(), Redactor(), accept_damage=accept_damage)
+def open_at(folder: Path, *, accept_damage: bool = False) -> Reopened:
+    return reopen(folder, session=SessionId(folder.name), clock=SystemClock(), accept_damage=accept_damage)
 
 
 def refusal(image: Image, folder: Path) -> LogDamaged | None:
@@ -122,7 +112,7 @@ def accept(image: Image, folder: Path, damage: LogDamaged) -> int:
     return len(kept)
 
 
-def check_accepted(image: Image, opened: Opened, acceptance: Event, damaged: dict[str, str]) -> None:
+def check_accepted(image: Image, opened: Reopened, acceptance: Event, damaged: dict[str, str]) -> None:
     """The loss is in the log, under numbers that nobody else gets, and the damaged files are beside it."""
     lost = opened.lost
     assert lost is not None

@@ -4,13 +4,14 @@ import asyncio
 import hashlib
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from eventlog.events import Body, Draft, Event, UserSaid
 from eventlog.ids import CommandId, SessionId
 from eventlog.opening import Opened, create_log, open_log
 from eventlog.redact import Redactor
-from eventlog.seams import FixedClock
+from eventlog.seams import Clock, FixedClock
 from eventlog.store import DuckLog
 
 SESSION = SessionId("s1")
@@ -20,8 +21,25 @@ def make(folder: Path, redactor: Redactor | None = None) -> Opened:
     return create_log(folder, SESSION, FixedClock(), redactor or Redactor())
 
 
-def reopen(folder: Path, *, accept_damage: bool = False) -> Opened:
-    return open_log(folder, SESSION, FixedClock(), Redactor(), accept_damage=accept_damage)
+@dataclass(frozen=True, slots=True)
+class Reopened(Opened):
+    events: tuple[Event, ...] = ()
+    """What was shown while it was opened."""
+
+
+def reopen(
+    folder: Path, *, session: SessionId = SESSION, clock: Clock | None = None, accept_damage: bool = False
+) -> Reopened:
+    shown: list[Event] = []
+    opened = open_log(
+        folder,
+        session,
+        clock or FixedClock(),
+        Redactor(),
+        accept_damage=accept_damage,
+        begin=lambda back_to: shown.append,
+    )
+    return Reopened(opened.log, opened.lock, opened.last, opened.lost, tuple(shown))
 
 
 def said(text: str, number: int = 0) -> UserSaid:
