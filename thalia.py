@@ -18,9 +18,9 @@ from agent.models.client import Delta, ignore_delta
 from agent.standing import Standing
 from configs.settings import load_settings, read_environment
 from configs.version import VERSION, new_session_name
-from eventlog.events import Ending, Event
+from eventlog.events import Event
 from eventlog.ids import SessionId
-from eventlog.outcomes import Merged, Refused
+from eventlog.outcomes import Ending, Merged, Refused
 
 __all__ = ["VERSION", "Delta", "Event", "Options", "Session"]
 

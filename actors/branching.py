@@ -14,7 +14,6 @@ from agent.apply import fold_events, is_other_boot
 from agent.state import State
 from eventlog.effects import MakeWorktree, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import (
-    Body,
     Draft,
     EffectFinished,
     EffectStarted,
@@ -54,9 +53,9 @@ def fork(parts: Parts, source: SessionId, seq: int | None, target: SessionId) ->
     )
     intent = EffectStarted(call_id=CallId(f"w{target}"), attempt=1, effect=worktree)
     opened = create_log(parts.environment.sessions / target, target, _Recorded(past, parts), parts.redactor)
-    bodies = [event.body for event in past] + [Forked(session=source, seq=at), intent]
+    copied = [Draft(body=event.body, actor=event.actor, lease=event.lease) for event in past]
     try:
-        _append(opened, bodies)
+        _append(opened, [*copied, Draft(body=Forked(session=source, seq=at)), Draft(body=intent)])
     finally:
         opened.close()
     return at
@@ -83,9 +82,10 @@ def rewind(parts: Parts, session: SessionId, seq: int) -> Commit | None:
         restored = commit_at(files, events, seq)
         call = CallId(f"b{opened.log.epoch}")
         intent = EffectStarted(call_id=call, attempt=1, effect=RestoreTree(commit=restored))
-        _append(opened, [opens, Rewound(to_seq=seq, saved=saved, restored=restored), intent])
+        back = Rewound(to_seq=seq, saved=saved, restored=restored)
+        _append(opened, [Draft(body=body) for body in (opens, back, intent)])
         outcome = files.restore_tree(files.place(state.worktree), RestoreTree(commit=restored), torn)
-        _append(opened, [EffectFinished(call_id=call, attempt=1, outcome=outcome)])
+        _append(opened, [Draft(body=EffectFinished(call_id=call, attempt=1, outcome=outcome))])
     finally:
         opened.close()
     if isinstance(outcome, Refused):
@@ -120,8 +120,8 @@ def _pin(files: SessionFiles, refs: dict[str, Commit | None]) -> None:
             move_ref(files.repository.git, files.ref(name), commit, (None,))
 
 
-def _append(opened: Opened, bodies: Sequence[Body]) -> None:
-    prepared = [opened.log.prepare(Draft(body=body)) for body in bodies]
+def _append(opened: Opened, drafts: Sequence[Draft]) -> None:
+    prepared = [opened.log.prepare(draft) for draft in drafts]
 
     async def write() -> None:
         await opened.log.append(prepared)

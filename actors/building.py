@@ -14,6 +14,7 @@ from actors.commands import CommandRoom, Commands
 from actors.coordinator import Coordinator, this_process
 from actors.files import SessionFiles, open_files
 from actors.models import ModelChoice, Models
+from actors.subagents import LocalAgents, Workshop
 from actors.world import LocalWorld
 from agent.models.client import Delta, ModelError
 from agent.models.discovery import find_servers
@@ -168,7 +169,7 @@ def make_context(
     return ContextSet(
         **make_route(target).model_dump(),
         system=system,
-        tools=_tools(parts.settings.tools),
+        tools=_tools(parts.settings.tools, fan_out=snapshots),
         token_bound=bound,
         snapshots=snapshots,
         setup=parts.settings.setup_command or "",
@@ -205,38 +206,58 @@ def build(
     state: State | None = None,
 ) -> Coordinator:
     """`state`: what the log holds; None where it is new."""
-    requests = RequestCache()
-    settings, environment = parts.settings, parts.environment
+    requests, settings = RequestCache(), parts.settings
     opened.log.checkpoint_bytes = int(settings.log_checkpoint_mib * 2**20)
-    runner = Runner(sandbox.bwrap, crash.WRAPPER, etc=environment.state_folder)
-    room = CommandRoom(
-        calls=opened.log.folder / "calls",
-        variables=environment.variables,
-        limits=Limits(timeout_s=settings.command_timeout_s, output_bytes=settings.command_output_mib << 20),
-        run_mark=opened.log.session,
-    )
-    around = Surroundings(
-        checkout=files.repository.root,
-        home=_home(environment.variables),
-        agent=MAIN,
-        sandbox_works=sandbox.ok,
-        own_worktree=own,
-        git_runs_programs=files.repository.runs_programs,
-        session=opened.log.session,
-        tools=settings.tools,
-    )
+    runner = Runner(sandbox.bwrap, crash.WRAPPER, etc=parts.environment.state_folder)
+    room, around = _room(parts, opened), _surroundings(parts, opened, files, sandbox, own)
     commands = Commands(runner, room, parts.redactor)
     planner = ToolPlanner(rules, around, requests, parts.clock)
-    return Coordinator(
+    agents = LocalAgents(
+        Workshop(files, room, around, rules, models, runner, parts.redactor, parts.clock, parts.on_delta, readable)
+    )
+    coordinator = Coordinator(
         opened=opened,
         past=state or State(),
         files=files,
         runner=runner,
         world=LocalWorld(
-            files, commands, models, requests, planner.may_read, parts.on_delta, readable, tools=settings.tools
+            files,
+            commands,
+            models,
+            requests,
+            planner.may_read,
+            parts.on_delta,
+            readable,
+            tools=settings.tools,
+            agents=agents,
         ),
         planner=planner,
         identity=this_process(),
+    )
+    agents.open(opened.log, coordinator.append)
+    return coordinator
+
+
+def _room(parts: Parts, opened: Opened) -> CommandRoom:
+    settings = parts.settings
+    return CommandRoom(
+        calls=opened.log.folder / "calls",
+        variables=parts.environment.variables,
+        limits=Limits(timeout_s=settings.command_timeout_s, output_bytes=settings.command_output_mib << 20),
+        run_mark=opened.log.session,
+    )
+
+
+def _surroundings(parts: Parts, opened: Opened, files: SessionFiles, sandbox: SandboxReport, own: bool) -> Surroundings:
+    return Surroundings(
+        checkout=files.repository.root,
+        home=_home(parts.environment.variables),
+        agent=MAIN,
+        sandbox_works=sandbox.ok,
+        own_worktree=own,
+        git_runs_programs=files.repository.runs_programs,
+        session=opened.log.session,
+        tools=parts.settings.tools,
     )
 
 
@@ -251,13 +272,18 @@ def connect(parts: Parts, targets: Sequence[Target], contexts: Sequence[ContextS
     return models
 
 
-def _tools(own: Mapping[str, OwnTool]) -> str:
-    return tools_json([tool.name for tool in TOOLS], own) if own else _our_tools()
+def _tools(own: Mapping[str, OwnTool], *, fan_out: bool = True) -> str:
+    """Without snapshots agents of a fan-out would have nothing to begin with."""
+    return tools_json(_names(fan_out), own) if own else _our_tools(fan_out)
+
+
+def _names(fan_out: bool) -> list[str]:
+    return [tool.name for tool in TOOLS if fan_out or tool.name != "fan_out"]
 
 
 @cache
-def _our_tools() -> str:
-    return tools_json([tool.name for tool in TOOLS])
+def _our_tools(fan_out: bool) -> str:
+    return tools_json(_names(fan_out))
 
 
 def _home(variables: Mapping[str, str]) -> Path:

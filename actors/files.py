@@ -6,7 +6,7 @@ from pathlib import Path
 
 from configs.crash import reached
 from eventlog.effects import MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
-from eventlog.ids import CallId, Commit, SessionId
+from eventlog.ids import AgentId, CallId, Commit, SessionId
 from eventlog.outcomes import Merged, Refused, SnapshotTaken, ToolFailed, ToolSucceeded, WorktreeReady
 from worktrees.carry import carry_dirty
 from worktrees.checkout import MergeOverlap, apply_merge, plan_merge
@@ -21,6 +21,8 @@ from worktrees.restore import changed_ignored, restore
 from worktrees.snapshot import Snapshot, distrust, snapshot, tree_of
 
 AGENT = Identity("Thalia", "thalia@localhost")
+AGENT_MARK = "+"
+"""Between a session's id, which has none, and an agent's, in the names of what is an agent's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,16 @@ class SessionFiles:
         self.pool = Pool(state_folder, repository)
         self._session, self._scratch, self._variables = session, scratch, variables
         self._project: ProjectEnvironment | None = None
+
+    @property
+    def key(self) -> str:
+        """Whose worktree in the pool it is."""
+        return self._session
+
+    def of_agent(self, agent: AgentId) -> "SessionFiles":
+        """The same repository for another agent of the session: a worktree and references of its own."""
+        name = SessionId(f"{self._session}{AGENT_MARK}{agent}")
+        return SessionFiles(name, self.repository, self.pool.state_dir, self._scratch, self._variables)
 
     def ref(self, name: str) -> str:
         return f"refs/thalia/{self._session}/{name}"

@@ -12,7 +12,7 @@ from agent.tools.files import redo
 from configs.scratch import scratch
 from eventlog.effects import AskUser, CallModel, RunTool, TakeSnapshot
 from eventlog.events import EffectFinished, EffectStarted, Event, Forked, Rewound
-from eventlog.ids import CallId, Commit
+from eventlog.ids import MAIN, CallId, Commit
 from eventlog.outcomes import SnapshotTaken, ToolSucceeded, WorktreeReady
 from worktrees.restore import checkout_tree
 from worktrees.trees import commit_files
@@ -44,6 +44,17 @@ class Difference:
 
 def verify(events: Sequence[Event]) -> Verified | Difference:
     """Build each request again from the log and compare its hash with the logged one."""
+    requests = 0
+    for actor in dict.fromkeys(event.actor for event in events):
+        found = _verify_agent([event for event in events if event.actor == actor])
+        if isinstance(found, Difference):
+            return found
+        requests += found
+    return Verified(len(events), requests)
+
+
+def _verify_agent(events: Sequence[Event]) -> int | Difference:
+    """Number of requests."""
     state, cache, step = State(), RequestCache(), step_through(rewound_to(events))
     requests, agreed = 0, 0
     for event in events:
@@ -54,7 +65,7 @@ def verify(events: Sequence[Event]) -> Verified | Difference:
                 return difference
             requests, agreed = requests + 1, len(state.messages)
         state = step(state, event)
-    return Verified(len(events), requests)
+    return requests
 
 
 def _compare(
@@ -114,7 +125,7 @@ def commit_at(files: SessionFiles, events: Sequence[Event], seq: int) -> Commit:
 def _snapshot_of_now(events: Sequence[Event], seq: int) -> Commit | None:
     """The first snapshot after `seq`, where nothing was written in between."""
     for event in events:
-        if event.seq <= seq:
+        if event.seq <= seq or event.actor != MAIN:
             continue
         match event.body:
             case EffectFinished(outcome=SnapshotTaken(commit=commit)):
@@ -143,6 +154,8 @@ def _edits_since_snapshot(events: Sequence[Event], state: State) -> list[RunTool
     edits: list[RunTool] = []
     started: dict[CallId, RunTool] = {}
     for event in events:
+        if event.actor != MAIN:
+            continue
         match event.body:
             case EffectStarted(call_id=call_id, effect=RunTool(effect_class="edit") as effect):
                 started[call_id] = effect

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from actors.files import SessionFiles
 from eventlog.events import DamageAccepted, EffectStarted, Event
-from eventlog.ids import Commit
+from eventlog.ids import MAIN, Commit
 from eventlog.opening import Opened
 from processes.calls import end_tree
 
@@ -25,7 +25,8 @@ def put_aside(opened: Opened, files: SessionFiles, snapshot: Commit | None, dama
 
 def _put_calls_aside(calls: Path, aside: Path, events: Iterable[Event]) -> None:
     """Every call that this log never began: nothing is run without its intent, so its intent was lost."""
-    begun = {f"{event.body.call_id}.{event.body.attempt}" for event in events if isinstance(event.body, EffectStarted)}
+    own = [event.body for event in events if event.actor == MAIN]
+    begun = {f"{body.call_id}.{body.attempt}" for body in own if isinstance(body, EffectStarted)}
     for call in sorted(calls.iterdir()):
         if call.name not in begun:
             end_tree(call)

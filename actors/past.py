@@ -33,6 +33,8 @@ class Past:
         def show(event: Event) -> None:
             if event.actor == self.actor:
                 self.state = step(self.state, event)
+            if event.actor != MAIN:
+                return
             match event.body:
                 case EffectStarted(effect=MakeWorktree() as effect):
                     self.made = self.made or effect

@@ -8,7 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar, assert_never
 
+from actors.agents import Agents
 from actors.commands import CommandOutcome, Commands
+from actors.fan_parts import FanParts
 from actors.files import Place, SessionFiles
 from actors.models import Models
 from actors.programs import Programs
@@ -33,6 +35,7 @@ from agent.tools.reading import run_reading
 from agent.tools.schemas import (
     CommitArguments,
     EditArguments,
+    FanOutArguments,
     Invalid,
     PatchArguments,
     ShellArguments,
@@ -41,7 +44,21 @@ from agent.tools.schemas import (
 )
 from configs.crash import reached
 from configs.tools import OwnTool
-from eventlog.effects import AskUser, CallModel, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
+from eventlog.effects import (
+    AdvanceBranch,
+    AskUser,
+    CallModel,
+    CheckMerge,
+    FanOut,
+    MakeWorktree,
+    MergeWork,
+    PrepareMerge,
+    RestoreTree,
+    RetireAgents,
+    RunTool,
+    SpawnAgent,
+    TakeSnapshot,
+)
 from eventlog.events import Body, EffectFinished, EffectStarted
 from eventlog.ids import CallId, Digest
 from eventlog.outcomes import Cancelled, Outcome, OutcomeUnknown, Refused, SnapshotTaken, ToolFailed
@@ -65,9 +82,11 @@ class LocalWorld:
         readable: tuple[Path, ...] = (),
         performing: Callable[[], AbstractContextManager[object]] = nullcontext,
         tools: Mapping[str, OwnTool] | None = None,
+        agents: Agents | None = None,
     ) -> None:
-        """`performing` stands around all that changes files or refs, and refuses an agent that was replaced; its
-        commands have the same fence in the process around each (commands.py)."""
+        """`agents` are those of a fan-out, for an agent that may begin one. `performing` stands around all that changes
+        files or refs, and refuses an agent that was replaced; its commands have the same fence in the process around
+        each (commands.py)."""
         self._performing = performing
         self._programs = Programs(commands, tools or {})
         self._files, self._commands, self._models, self._may_read = files, commands, models, may_read
@@ -76,9 +95,15 @@ class LocalWorld:
         self._late: set[asyncio.Task[None]] = set()
         self._intents: dict[CallId, EffectStarted] = {}
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="effect")
+        self._parts = FanParts(files, commands, agents, self._confine, self._change) if agents is not None else None
+
+    @property
+    def _fan_parts(self) -> FanParts:
+        assert self._parts is not None, "an agent of a fan-out begins none"
+        return self._parts
 
     def start(self, intent: EffectStarted, state: State, put: Callable[[Body | Exception], None]) -> None:
-        if isinstance(intent.effect, AskUser):
+        if isinstance(intent.effect, AskUser | FanOut):
             return
         self._intents[intent.call_id] = intent
         # The body is taken now: the cache moves on with the conversation.
@@ -100,6 +125,8 @@ class LocalWorld:
                     late = asyncio.create_task(self._cancel_later(call_id, intent.attempt))
                     self._late.add(late)
                     late.add_done_callback(self._late.discard)
+            case SpawnAgent() | PrepareMerge() | CheckMerge() | AdvanceBranch() | RetireAgents() as part:
+                self._fan_parts.interrupt(call_id, intent.attempt, part)
             case _:
                 # Short, and better whole than half.
                 pass
@@ -117,6 +144,8 @@ class LocalWorld:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._parts is not None:
+            await self._parts.agents.close()
         await self._models.close()
         self._threads.shutdown(wait=True)
 
@@ -131,6 +160,8 @@ class LocalWorld:
         if isinstance(effect, TakeSnapshot) and state.snapshot is not None and state.snapshot != effect.parent:
             # The tree was set back to what this one would have held.
             return Ended(SnapshotTaken(commit=state.snapshot, changed=True))
+        if isinstance(effect, CheckMerge):
+            return self._fan_parts.look(call_id, item.attempt)
         if not isinstance(effect, RunTool):
             return NeverBegan()
         if effect.effect_class == "edit" and state.worktree is not None:
@@ -190,8 +221,10 @@ class LocalWorld:
                 return await self._change(self._files.restore_tree, self._place(state), effect, state.torn)
             case MergeWork():
                 return await self._change(self._files.merge, intent.call_id, effect)
-            case AskUser():
-                raise AssertionError("questions are not carried out")
+            case SpawnAgent() | PrepareMerge() | CheckMerge() | AdvanceBranch() | RetireAgents():
+                return await self._fan_parts.perform(intent.call_id, intent.attempt, effect, state)
+            case AskUser() | FanOut():
+                raise AssertionError("a question and a fan-out are not carried out")
             case _:
                 assert_never(effect)
 
@@ -219,6 +252,8 @@ class LocalWorld:
                 return await self._change(self._files.commit, call_id, effect, arguments.message, parent)
             case WriteArguments() | EditArguments() | PatchArguments():
                 return await self._change(_edit, place.path, effect, state.seen)
+            case FanOutArguments():
+                raise AssertionError("a fan-out is an effect of its own")
             case _:
                 main = self._files.repository.root if place.worktree is not None else None
                 readable = partial(self._may_read, state, place.path)

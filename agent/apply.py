@@ -5,9 +5,27 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import assert_never
 
+from agent import fans
+from agent.calls import answer_call, results_of, settle_call, update_call
 from agent.results import ToolOutcome, text_for_model
-from agent.state import CallStatus, FailedAttempt, OpenEffect, PendingCall, State, Written, replace
-from eventlog.effects import AskUser, CallModel, Effect, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
+from agent.state import FailedAttempt, OpenEffect, PendingCall, State, Written, replace
+from eventlog.effects import (
+    AdvanceBranch,
+    AskUser,
+    CallModel,
+    CheckMerge,
+    Effect,
+    FanOut,
+    MakeWorktree,
+    MergeWork,
+    PartOfFan,
+    PrepareMerge,
+    RestoreTree,
+    RetireAgents,
+    RunTool,
+    SpawnAgent,
+    TakeSnapshot,
+)
 from eventlog.events import (
     Approved,
     Body,
@@ -21,6 +39,7 @@ from eventlog.events import (
     EffectStarted,
     Event,
     FallbackSet,
+    FanOutAsked,
     Forked,
     Interrupted,
     LeaseGranted,
@@ -32,15 +51,21 @@ from eventlog.events import (
     UserSaid,
 )
 from eventlog.fold import fold
-from eventlog.ids import MAIN, SETUP, AgentId, CallId, Digest
-from eventlog.messages import ToolMessage, UserMessage
+from eventlog.ids import MAIN, SETUP, AgentId, CallId
+from eventlog.messages import UserMessage
 from eventlog.outcomes import (
+    AgentEnded,
+    AgentsRetired,
     AttemptLost,
+    BranchAdvanced,
     Cancelled,
     Conflicted,
+    MergeConflicted,
     Merged,
+    MergePrepared,
     ModelFailed,
     ModelReplied,
+    Outcome,
     OutcomeUnknown,
     Refused,
     SnapshotTaken,
@@ -98,6 +123,7 @@ def rewind(target: State, present: State, body: Rewound) -> State:
         model_calls=present.model_calls,
         snapshots=present.snapshots,
         setups=present.setups,
+        fans=present.fans,
         set_up=present.set_up,
         usage=present.usage,
         spent_usd=present.spent_usd,
@@ -114,7 +140,16 @@ def apply(state: State, body: Body) -> State:
             return _apply_start(state, body)
         case EffectFinished():
             return _apply_outcome(state, body)
-        case UserSaid() | Approved() | Denied() | Interrupted() | Continued() | ModeChosen() | LimitsSet():
+        case (
+            UserSaid()
+            | Approved()
+            | Denied()
+            | Interrupted()
+            | Continued()
+            | ModeChosen()
+            | LimitsSet()
+            | FanOutAsked()
+        ):
             if body.id in state.commands:
                 return state
             return _apply_command(replace(state, commands=state.commands.set(body.id, True)), body)
@@ -127,7 +162,8 @@ def apply(state: State, body: Body) -> State:
         case CallRejected():
             return _apply_rejection(state, body)
         case TurnEnded():
-            return _next_turn(replace(state, active=False, interrupting=False, failed=None, ending=body, refused=None))
+            ended = replace(state, active=False, interrupting=False, failed=None, ending=body, refused=None)
+            return _next_turn(replace(ended, asked_fan=None, ended_fan=None))
         case Forked():
             return replace(_closed(state), worktree=None, written="no")
         case DamageAccepted() | LeaseGranted() | Rewound():
@@ -169,10 +205,10 @@ def _apply_command(state: State, body: Command) -> State:
             queued = replace(state, queued=(*state.queued, body.text))
             return queued if state.active else _next_turn(queued)
         case Approved():
-            return _answer(state, body.ask, "approved", body.binding, None)
+            return answer_call(state, body.ask, "approved", body.binding, None)
         case Denied():
             reason = f" They said: {body.reason}" if body.reason else ""
-            return _answer(
+            return answer_call(
                 state, body.ask, "settled", None, f"The user did not allow this call; it did not run.{reason}"
             )
         case Interrupted():
@@ -185,6 +221,9 @@ def _apply_command(state: State, body: Command) -> State:
             return replace(state, mode=body)
         case LimitsSet():
             return replace(state, limits=body)
+        case FanOutAsked():
+            # One that is asked for while a turn is under way is refused at the door.
+            return state if state.active else replace(_begin_turn(state), asked_fan=body, merged=None)
         case _:
             assert_never(body)
 
@@ -199,15 +238,22 @@ def _apply_start(state: State, body: EffectStarted) -> State:
             )
         case RunTool():
             state = replace(state, setups=body.attempt) if body.call_id == SETUP else state
-            return _update(state, body.call_id, status="running", attempts=body.attempt, binding=None)
+            return update_call(state, body.call_id, status="running", attempts=body.attempt, binding=None)
         case AskUser():
-            return _update(state, body.effect.about, status="asked", asks=body.attempt)
+            return update_call(state, body.effect.about, status="asked", asks=body.attempt)
         case MakeWorktree():
             return replace(state, worktree=None, refused=None)
         case TakeSnapshot():
             return replace(state, snapshots=state.snapshots + 1)
         case RestoreTree() | MergeWork():
             return replace(state, refused=None)
+        case FanOut() as effect:
+            begun = replace(state, fan=fans.begin(body.call_id, body.attempt, effect))
+            if state.asked_fan is not None:
+                return replace(begun, fans=state.fans + 1)
+            return update_call(begun, body.call_id, status="running", attempts=body.attempt, binding=None)
+        case SpawnAgent() | PrepareMerge() | CheckMerge() | AdvanceBranch() | RetireAgents() as part:
+            return replace(state, fan=fans.note_start(state.fan, part)) if state.fan else state
         case _:
             assert_never(body.effect)
 
@@ -217,6 +263,11 @@ def _apply_outcome(state: State, body: EffectFinished) -> State:
     if started is None or started.attempt != body.attempt:
         return state
     state = replace(state, open={key: value for key, value in state.open.items() if key != body.call_id})
+    effect = started.effect
+    if isinstance(effect, SpawnAgent | PrepareMerge | CheckMerge | AdvanceBranch | RetireAgents):
+        return _apply_part(state, effect, body.outcome)
+    if isinstance(effect, FanOut):
+        state = replace(state, fan=None, ended_fan=state.fan if state.asked_fan else None)
     match body.outcome:
         case ModelReplied() as reply:
             return _apply_reply(state, reply)
@@ -225,7 +276,7 @@ def _apply_outcome(state: State, body: EffectFinished) -> State:
         case Cancelled() if isinstance(started.effect, CallModel):
             return _charge(state, started.effect.reserved_usd)
         case AttemptLost() as lost if isinstance(started.effect, RunTool):
-            return _update(_charge(state, lost.charged_usd), body.call_id, status="waiting", lost=started.effect)
+            return update_call(_charge(state, lost.charged_usd), body.call_id, status="waiting", lost=started.effect)
         case AttemptLost() as lost:
             return _charge(replace(state, failed=FailedAttempt(body.call_id, body.attempt, lost)), lost.charged_usd)
         case WorktreeReady() as ready:
@@ -241,8 +292,24 @@ def _apply_outcome(state: State, body: EffectFinished) -> State:
         case ToolSucceeded() | ToolFailed() | Conflicted() | Cancelled() | OutcomeUnknown() as outcome:
             state = replace(state, set_up=True) if body.call_id == SETUP else state
             return _apply_tool_result(state, body.call_id, started.effect, outcome)
+        case AgentEnded() | MergePrepared() | MergeConflicted() | BranchAdvanced() | AgentsRetired():
+            # Each belongs to a part of a fan-out.
+            return state
         case _:
             assert_never(body.outcome)
+
+
+def _apply_part(state: State, part: PartOfFan, outcome: Outcome) -> State:
+    """What an agent used counts as the session's: for each round, what is more than it had used before."""
+    fan = state.fan
+    if fan is None:
+        return state
+    if isinstance(part, SpawnAgent) and isinstance(outcome, AgentEnded):
+        before = fan.branch(part.agent)
+        state = _charge(state, outcome.spent_usd - before.spent_usd)
+        unpriced = state.unpriced or outcome.unpriced
+        state = replace(state, usage=state.usage + outcome.usage - before.usage, unpriced=unpriced)
+    return replace(state, fan=fans.note_end(fan, part, outcome))
 
 
 def _apply_reply(state: State, reply: ModelReplied) -> State:
@@ -265,7 +332,7 @@ def _apply_rejection(state: State, body: CallRejected) -> State:
     asks = [key for key, question in state.asks.items() if question.about == body.call_id]
     still = {key: value for key, value in state.open.items() if key not in asks}
     state = replace(state, open=still, withheld=state.withheld + (body.why == "withheld"))
-    return _settle(_write(state, "more") if body.call_id in lost else state, body.call_id, body.text)
+    return settle_call(_write(state, "more") if body.call_id in lost else state, body.call_id, body.text)
 
 
 def _apply_tool_result(state: State, call_id: CallId, effect: Effect, outcome: ToolOutcome) -> State:
@@ -280,7 +347,7 @@ def _apply_tool_result(state: State, call_id: CallId, effect: Effect, outcome: T
     work = outcome.commit if isinstance(outcome, ToolSucceeded) and outcome.commit else state.work
     again = isinstance(outcome, ToolSucceeded) and isinstance(effect, RunTool) and effect.effect_class == "edit"
     state = _write(replace(state, seen=seen, work=work), "no" if not wrote else "edits" if again else "more")
-    return _settle(state, call_id, text_for_model(outcome))
+    return settle_call(state, call_id, text_for_model(outcome))
 
 
 def _write(state: State, how: Written) -> State:
@@ -301,50 +368,24 @@ def _begin_turn(state: State) -> State:
     )
 
 
-def _settle(state: State, call_id: CallId, text: str) -> State:
-    """Give a call its result. With the last one the results enter the conversation, in the order of the reply."""
-    state = _update(state, call_id, status="settled", result=text)
-    if not state.calls or any(item.result is None for item in state.calls):
-        return state
-    state = replace(state, messages=state.messages.extend(_results(state.calls)), calls=())
-    # Results first, then what the user said while the calls ran; an interrupted turn leaves that to the next one.
-    if state.interrupting:
-        return state
-    return replace(state, messages=state.messages.extend(UserMessage(text=text) for text in state.queued), queued=())
-
-
-def _results(calls: Sequence[PendingCall]) -> list[ToolMessage]:
-    return [
-        ToolMessage(call_id=item.call.id, provider_id=item.call.provider_id, text=item.result or "") for item in calls
-    ]
-
-
 def _closed(state: State) -> State:
     """At rest, with a result for each open call, so that any provider takes the conversation."""
     unknown = "The session was taken back or forked while this call was open; whether it ran is unknown."
     calls = [replace(item, result=item.result or unknown) for item in state.calls]
-    messages = state.messages.extend(_results(calls))
+    messages = state.messages.extend(results_of(calls))
     return replace(
-        state, messages=messages, calls=(), open={}, active=False, interrupting=False, failed=None, refused=None
+        state,
+        messages=messages,
+        calls=(),
+        open={},
+        active=False,
+        interrupting=False,
+        failed=None,
+        refused=None,
+        fan=None,
+        asked_fan=None,
+        ended_fan=None,
     )
-
-
-def _answer(state: State, ask: CallId, status: CallStatus, binding: Digest | None, result: str | None) -> State:
-    question = state.open.get(ask)
-    if question is None or not isinstance(question.effect, AskUser):
-        return state
-    about = question.effect.about
-    if binding is not None and binding != question.effect.binding:
-        return state
-    state = replace(state, open={key: value for key, value in state.open.items() if key != ask})
-    if result is not None:
-        return _settle(state, about, result)
-    return _update(state, about, status=status, binding=binding)
-
-
-def _update(state: State, call_id: CallId, **changes: object) -> State:
-    calls = tuple(replace(item, **changes) if item.call.id == call_id else item for item in state.calls)
-    return replace(state, calls=calls)
 
 
 def _charge(state: State, usd: float) -> State:

@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
+from agent import fanning
 from agent.state import PendingCall, State, last_reply
-from eventlog.effects import AskUser, CallModel, MakeWorktree, RestoreTree, RunTool, TakeSnapshot
-from eventlog.events import Body, CallRejected, ContextSet, EffectStarted, Ending, TurnEnded
-from eventlog.ids import SETUP, CallId, ask_id, model_call_id, snapshot_id
+from eventlog.effects import AskUser, CallModel, FanOut, MakeWorktree, RestoreTree, RunTool, TakeSnapshot
+from eventlog.events import Body, CallRejected, ContextSet, EffectStarted, FanOutAsked, TurnEnded
+from eventlog.ids import SETUP, CallId, ask_id, fan_id, model_call_id, snapshot_id
 from eventlog.messages import AssistantMessage
-from eventlog.outcomes import AttemptLost, Refused
+from eventlog.outcomes import AttemptLost, Ending, Refused
 
 LOST_ATTEMPTS_TEXT = "The model could not be reached"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    effect: RunTool
+    effect: RunTool | FanOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,10 @@ class Planner(Protocol):
         """Seconds since 1970, for what carries a time in its content."""
         ...
 
+    def confines(self, state: State) -> bool:
+        """Whether commands run inside the sandbox."""
+        ...
+
 
 def decide(state: State, planner: Planner) -> Sequence[Body]:
     """The bodies to append now. Empty: wait for an outcome or a person."""
@@ -63,7 +68,11 @@ def decide(state: State, planner: Planner) -> Sequence[Body]:
     if state.interrupting:
         return _decide_interrupt(state, planner)
     if state.refused is not None:
-        return _decide_refused(state, state.refused)
+        return _decide_refused(state, planner, state.refused)
+    if state.fan is not None:
+        return fanning.decide_fan(state, state.fan, planner)
+    if state.asked_fan is not None:
+        return _decide_asked_fan(state, planner, state.asked_fan)
     if state.calls:
         return _decide_calls(state, planner)
     if any(isinstance(item.effect, CallModel) for item in state.open.values()):
@@ -74,15 +83,33 @@ def decide(state: State, planner: Planner) -> Sequence[Body]:
 def _decide_interrupt(state: State, planner: Planner) -> Sequence[Body]:
     if rejections := _reject_unstarted(state, "the user interrupted the turn"):
         return rejections
+    if state.fan is not None:
+        return fanning.end_early(state, state.fan, planner, "The user interrupted the turn.", interrupted=True)
     if state.refused is None and (snapshot := _decide_snapshot(state, planner, "at an interrupt")):
         return snapshot
     return () if state.open else (TurnEnded(ending="interrupted", text="Interrupted."),)
 
 
-def _decide_refused(state: State, refused: Refused) -> Sequence[Body]:
+def _decide_refused(state: State, planner: Planner, refused: Refused) -> Sequence[Body]:
     if rejections := _reject_unstarted(state, refused.text.rstrip(".")):
         return rejections
+    if state.fan is not None:
+        return fanning.end_early(state, state.fan, planner, refused.text, interrupted=False)
     return () if state.open else (TurnEnded(ending="failed", text=refused.text),)
+
+
+def _decide_asked_fan(state: State, planner: Planner, asked: FanOutAsked) -> Sequence[Body]:
+    """Begin it once the worktree is as its agents are to find it, and end the turn when it has ended."""
+    if state.ended_fan is not None:
+        return () if state.open else (fanning.end_turn(state.ended_fan),)
+    if state.worktree is None or state.snapshot is None or state.context is None or not state.context.snapshots:
+        text = "Agents need snapshots and a worktree, which this session does without; nothing was begun."
+        return () if state.open else (TurnEnded(ending="failed", text=text),)
+    if state.written != "no" or state.open:
+        return _decide_snapshot(state, planner, "before a fan-out")
+    call_id = fan_id(state.fans + 1)
+    effect = fanning.make_fan(state, call_id, asked.tasks, asked.jobs, asked.check, "the user")
+    return (EffectStarted(call_id=call_id, attempt=1, effect=effect),)
 
 
 def _reject_unstarted(state: State, why: str) -> Sequence[Body]:
@@ -137,9 +164,11 @@ def _start_call(state: State, planner: Planner, item: PendingCall) -> Sequence[B
             assert_never(plan)
 
 
-def _wants_snapshot(state: State, effect: RunTool) -> bool:
+def _wants_snapshot(state: State, effect: RunTool | FanOut) -> bool:
     """Whether it may be undone one day, or is made of the files as they are; what cannot write needs none. What is
     not undone wants one after a command, so that the tree at each event is a snapshot and the edits after it."""
+    if isinstance(effect, FanOut):
+        return True
     match effect.effect_class:
         case "commit":
             return True

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import assert_never
 
 from agent.decide import Ask, Plan, Reject, Start
+from agent.fanning import make_fan
 from agent.models.client import most_usd, prices_of
 from agent.models.requests import RequestCache, format_named
 from agent.permissions import shell
 from agent.permissions.approvals import digest_of
-from agent.permissions.facts import Folders, gather, script_files
+from agent.permissions.facts import CommandFacts, Folders, gather, script_files
 from agent.permissions.judge import judge_command, judge_file, judge_tool
 from agent.permissions.paths import PathFacts, locate
 from agent.permissions.rules import Rules
@@ -25,6 +26,7 @@ from agent.tools.own import read_arguments
 from agent.tools.schemas import (
     CommitArguments,
     EditArguments,
+    FanOutArguments,
     GlobArguments,
     GrepArguments,
     Invalid,
@@ -38,9 +40,9 @@ from agent.tools.schemas import (
     tool_named,
 )
 from configs.tools import OwnTool
-from eventlog.effects import AskUser, CallModel, FileChange, RunTool
+from eventlog.effects import AskUser, CallModel, FanOut, FileChange, RunTool
 from eventlog.events import CallRejected, ContextSet
-from eventlog.ids import CallId, Digest
+from eventlog.ids import MAIN, CallId, Digest
 from eventlog.redact import has_marker
 from eventlog.seams import Clock
 
@@ -67,6 +69,9 @@ class Surroundings:
     """The user's own, by name."""
 
 
+_NO_MORE_RIGHTS: Verdict = Allow("its agents may what this session may")
+
+
 class ToolPlanner:
     """The shipped Planner."""
 
@@ -75,6 +80,9 @@ class ToolPlanner:
 
     def now_s(self) -> int:
         return self._clock.now_us() // 1_000_000
+
+    def confines(self, state: State) -> bool:
+        return self._around.sandbox_works and state.mode.sandbox != "off"
 
     def writes(self, tool: str) -> bool:
         known = tool_named(tool)
@@ -108,7 +116,7 @@ class ToolPlanner:
             effect_class="command",
             allowed_by="the user's settings",
             snapshot=state.snapshot if _restorable(state, self._around) else None,
-            confined=self._around.sandbox_works and state.mode.sandbox != "off",
+            confined=self.confines(state),
             restore_first=state.setups > 0 and _restorable(state, self._around),
         )
 
@@ -133,6 +141,8 @@ class ToolPlanner:
                 return self._plan_shell(state, call, arguments, worktree)
             case CommitArguments():
                 return self._plan_commit(state, call)
+            case FanOutArguments():
+                return self._plan_fan_out(state, call, arguments, worktree)
             case _:
                 assert_never(arguments)
 
@@ -166,16 +176,9 @@ class ToolPlanner:
         return self._rule(state, call, effect, verdict, _images(changes))
 
     def _plan_shell(self, state: State, call: PendingCall, arguments: ShellArguments, worktree: Path) -> Plan:
+        around, mode, confined = self._around, state.mode, self.confines(state)
         parsed = shell.parse(arguments.command)
-        around, mode = self._around, state.mode
-        confined = around.sandbox_works and mode.sandbox != "off"
-        facts = gather(
-            parsed,
-            Folders(worktree, worktree, around.checkout if around.own_worktree else None, around.home),
-            confined=confined,
-            own_worktree=around.own_worktree,
-            git_runs_programs=around.git_runs_programs,
-        )
+        facts = self._gather(state, parsed, worktree)
         verdict = judge_command(parsed, facts, mode.mode, mode.sandbox, self._rules)
         scripts = {str(path): _digest(path) for path in script_files(parsed, worktree)}
         only_reads = confined and isinstance(judge_command(parsed, facts, "plan", mode.sandbox, self._rules), Allow)
@@ -193,6 +196,32 @@ class ToolPlanner:
             restore_first=_needs_restore(call) and _restorable(state, around),
         )
         return self._rule(state, call, effect, verdict, scripts)
+
+    def _gather(self, state: State, parsed: shell.Parsed | shell.NotUnderstood, worktree: Path) -> CommandFacts:
+        around = self._around
+        return gather(
+            parsed,
+            Folders(worktree, worktree, around.checkout if around.own_worktree else None, around.home),
+            confined=self.confines(state),
+            own_worktree=around.own_worktree,
+            git_runs_programs=around.git_runs_programs,
+        )
+
+    def _plan_fan_out(self, state: State, call: PendingCall, arguments: FanOutArguments, worktree: Path) -> Plan:
+        """Its agents have no right that this session has not; its check is judged as a command of this session is."""
+        if self._around.agent != MAIN:
+            return _reject(call, "invalid", "You are one of several agents yourself; do all of your task.")
+        if not _restorable(state, self._around) or state.snapshot is None:
+            return _reject(call, "invalid", "Agents need snapshots and a worktree, which this session does without.")
+        check, verdict = arguments.check or "", _NO_MORE_RIGHTS
+        if check:
+            parsed = shell.parse(check)
+            facts = self._gather(state, parsed, worktree)
+            verdict = judge_command(parsed, facts, state.mode.mode, state.mode.sandbox, self._rules)
+            if isinstance(verdict, AskVerdict) and verdict.why_sandbox_is_not_enough and self.confines(state):
+                return _reject(call, "denied", f"The check runs inside the sandbox alone: {verdict.reason}")
+        effect = make_fan(state, call.call.id, arguments.tasks, arguments.jobs, check, _words(verdict))
+        return self._rule(state, call, effect, verdict, {})
 
     def _plan_commit(self, state: State, call: PendingCall) -> Plan:
         if state.mode.mode == "plan" or state.mode.sandbox == "read-only":
@@ -227,9 +256,10 @@ class ToolPlanner:
         return self._rule(state, call, effect, verdict, _program(own.command))
 
     def _rule(
-        self, state: State, call: PendingCall, effect: RunTool, verdict: Verdict, contents: Mapping[str, str]
+        self, state: State, call: PendingCall, effect: RunTool | FanOut, verdict: Verdict, contents: Mapping[str, str]
     ) -> Plan:
         """From a verdict to a plan. An approval counts for exactly what it was given for."""
+        tool, given = call.call.name, effect.arguments if isinstance(effect, RunTool) else call.call.arguments
         match verdict:
             case Allow():
                 return Start(effect)
@@ -237,9 +267,9 @@ class ToolPlanner:
                 return _reject(call, "denied", reason)
             case AskVerdict(reason):
                 folder = state.worktree.path if state.worktree else ""
-                arguments = json.loads(effect.arguments or "{}")
-                binding = Digest(digest_of(effect.tool, arguments, folder, self._around.agent, contents))
-                carried = call.lost is not None and call.lost.program == effect.program
+                arguments = json.loads(given or "{}")
+                binding = Digest(digest_of(tool, arguments, folder, self._around.agent, contents))
+                carried = call.lost is not None and isinstance(effect, RunTool) and call.lost.program == effect.program
                 if carried or (call.status == "approved" and call.binding == binding):
                     return Start(effect.model_copy(update={"allowed_by": f"approved by the user: {reason}"}))
                 if not state.mode.attended:
@@ -247,11 +277,7 @@ class ToolPlanner:
                         f"Not permitted unattended, so it did not run: {reason} Find another way, or say what you need."
                     )
                     return _reject(call, "withheld", text)
-                return Ask(
-                    AskUser(
-                        about=call.call.id, tool=effect.tool, arguments=effect.arguments, reason=reason, binding=binding
-                    )
-                )
+                return Ask(AskUser(about=call.call.id, tool=tool, arguments=given, reason=reason, binding=binding))
 
     def _locate(self, worktree: Path, path: str) -> PathFacts:
         main = self._around.checkout if self._around.own_worktree else None

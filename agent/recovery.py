@@ -5,7 +5,22 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from agent.state import OpenEffect, State
-from eventlog.effects import AskUser, CallModel, Effect, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
+from eventlog.effects import (
+    AdvanceBranch,
+    AskUser,
+    CallModel,
+    CheckMerge,
+    Effect,
+    FanOut,
+    MakeWorktree,
+    MergeWork,
+    PrepareMerge,
+    RestoreTree,
+    RetireAgents,
+    RunTool,
+    SpawnAgent,
+    TakeSnapshot,
+)
 from eventlog.events import Body, EffectFinished, EffectStarted
 from eventlog.ids import CallId, Digest
 from eventlog.outcomes import AttemptLost, Conflicted, Outcome, OutcomeUnknown, ToolSucceeded
@@ -83,7 +98,7 @@ class CarryOn:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOpen:
-    """A question: it waits for a person."""
+    """A question waits for a person, and a fan-out for its parts."""
 
 
 Settlement = Finish | CarryOn | LeaveOpen
@@ -104,6 +119,14 @@ def settle(effect: Effect, attempt: int, evidence: Evidence) -> Settlement:
         case MakeWorktree() | TakeSnapshot() | RestoreTree() | MergeWork():
             # Each is keyed by its call and finds what it had made.
             return CarryOn()
+        case SpawnAgent() | PrepareMerge() | AdvanceBranch() | RetireAgents():
+            # So are these. An agent is adopted, with what it knows.
+            return CarryOn()
+        case FanOut():
+            # Its parts are settled, each by itself.
+            return LeaveOpen()
+        case CheckMerge():
+            return _settle_check(effect, attempt, evidence)
         case RunTool():
             return _settle_tool(effect, attempt, evidence)
         case _:
@@ -125,6 +148,19 @@ def settle_all(
             case LeaveOpen():
                 pass
     return bodies, unfinished
+
+
+def _settle_check(effect: CheckMerge, attempt: int, evidence: Evidence) -> Settlement:
+    """Its worktree is made anew from a commit for each attempt; outside it, only a confined one changed nothing."""
+    match evidence:
+        case Ended(outcome):
+            return Finish(outcome)
+        case Vanished(text) if effect.confined and attempt < MAX_ATTEMPTS:
+            return Finish(AttemptLost(evidence=f"{text}; its worktree is made anew and it is run again"))
+        case Vanished(text) | Unseen(text):
+            return Finish(OutcomeUnknown(evidence=text))
+        case _:
+            return CarryOn()
 
 
 def _settle_tool(effect: RunTool, attempt: int, evidence: Evidence) -> Settlement:

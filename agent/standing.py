@@ -4,14 +4,15 @@ from collections.abc import Mapping
 
 from agent.state import State, ended
 from eventlog.effects import AskUser
-from eventlog.events import Ending
 from eventlog.ids import CallId
 from eventlog.messages import Usage
+from eventlog.outcomes import Ending
 from eventlog.values import Value
 
 EXIT_CODES: Mapping[Ending, int] = {
     "done": 0,
     "blocked": 10,
+    "check_failed": 14,
     "withheld": 11,
     "out_of_turns": 12,
     "out_of_budget": 12,
@@ -19,7 +20,7 @@ EXIT_CODES: Mapping[Ending, int] = {
     "interrupted": 130,
     "failed": 1,
 }
-BLOCKED, CHECK_FAILED = 10, 14
+BLOCKED, CHECK_FAILED = EXIT_CODES["blocked"], EXIT_CODES["check_failed"]
 
 
 class Standing(Value):

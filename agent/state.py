@@ -8,10 +8,11 @@ from typing import Literal, TypeVar
 
 from pyrsistent import PMap, PVector, pmap, pvector
 
+from agent.fans import Fan
 from eventlog.effects import AskUser, Effect, RunTool
 from eventlog.events import (
     ContextSet,
-    Ending,
+    FanOutAsked,
     LimitsSet,
     ModeChosen,
     ModelRoute,
@@ -21,6 +22,7 @@ from eventlog.ids import CallId, CommandId, Commit, Digest
 from eventlog.messages import AssistantMessage, Message, ToolCall, Usage
 from eventlog.outcomes import (
     AttemptLost,
+    Ending,
     Merged,
     ModelFailed,
     Refused,
@@ -116,6 +118,14 @@ class State:
     context_tokens: int = 0
     """Size of the conversation as the provider last counted it."""
     merged: Merged | None = None
+    fan: Fan | None = None
+    """A fan-out that is under way."""
+    asked_fan: FanOutAsked | None = None
+    """What a person wants one of, until it ends with its turn."""
+    ended_fan: Fan | None = None
+    """That one, when all its agents have ended."""
+    fans: int = 0
+    """Fan-outs that a person asked for and that began."""
     commands: PMap[CommandId, bool] = field(default_factory=lambda: pmap({}))
 
     @property

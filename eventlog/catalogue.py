@@ -17,11 +17,11 @@ from eventlog.blobs import write_durably
 from eventlog.checking import ANCHOR, DATABASE, LOCK, open_copy
 from eventlog.database import wal_path
 from eventlog.errors import LogDamaged, LogError, LogNotFound, reason
-from eventlog.events import ContextSet, EffectFinished, Ending, Event, TurnEnded, UserSaid
+from eventlog.events import ContextSet, EffectFinished, Event, TurnEnded, UserSaid
 from eventlog.finding import session_folders
 from eventlog.lock import is_held
 from eventlog.opening import read_log
-from eventlog.outcomes import ModelReplied
+from eventlog.outcomes import Ending, ModelReplied
 from eventlog.values import Value
 from eventlog.views import VIEWS
 

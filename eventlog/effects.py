@@ -4,7 +4,7 @@ from typing import Annotated, Literal, assert_never
 
 from pydantic import Field
 
-from eventlog.ids import CallId, Commit, Digest
+from eventlog.ids import AgentId, CallId, Commit, Digest
 from eventlog.values import Value
 
 EffectClass = Literal[
@@ -130,8 +130,102 @@ class MergeWork(Value):
     at_s: int
 
 
+class Task(Value):
+    """One part of a fan-out."""
+
+    agent: AgentId
+    text: str
+
+
+class FanOut(Value):
+    """Give each task to an agent of its own and merge what they make, one after the other, onto one branch. What that
+    takes are effects of their own; this one ends when they have ended."""
+
+    kind: Literal["fan_out"] = "fan_out"
+    tasks: tuple[Task, ...]
+    base: Commit
+    """What each agent begins with: the worktree as it was."""
+    jobs: int
+    """Agents at work at the same time."""
+    check: str = ""
+    """A command that must succeed on the merged files before the branch moves; empty: none."""
+    budget_usd: float | None = None
+    """What each agent may spend."""
+    allowed_by: str
+
+
+class SpawnAgent(Value):
+    """Have an agent do its task to the end, or go on with it. One that began already is adopted."""
+
+    kind: Literal["spawn_agent"] = "spawn_agent"
+    agent: AgentId
+    round: int
+    """From 1; from 2 on it goes on with what could not be merged."""
+    base: Commit
+    """What its worktree is set to."""
+    text: str
+    """What it is told."""
+    budget_usd: float | None = None
+    at_s: int
+
+
+class PrepareMerge(Value):
+    """Make the commit that would merge an agent's work. No reference moves."""
+
+    kind: Literal["prepare_merge"] = "prepare_merge"
+    agent: AgentId
+    work: Commit
+    onto: Commit
+    conflicted: tuple[str, ...] = ()
+    """Files in which its agent had conflicts to resolve: markers that are left there are a conflict."""
+    at_s: int
+
+
+class CheckMerge(Value):
+    """Run the check on the files of a merge, in a worktree for this alone."""
+
+    kind: Literal["check_merge"] = "check_merge"
+    agent: AgentId
+    commit: Commit
+    command: str
+    confined: bool
+
+
+class AdvanceBranch(Value):
+    """Move the branch of a fan-out to a merge, if nobody moved it meanwhile."""
+
+    kind: Literal["advance_branch"] = "advance_branch"
+    agent: AgentId
+    fan: CallId
+    onto: Commit
+    commit: Commit
+
+
+class RetireAgents(Value):
+    """Give back the worktrees of a fan-out. What is in none of its references is saved first."""
+
+    kind: Literal["retire_agents"] = "retire_agents"
+    fan: CallId
+    agents: tuple[AgentId, ...]
+    at_s: int
+
+
+PartOfFan = SpawnAgent | PrepareMerge | CheckMerge | AdvanceBranch | RetireAgents
 Effect = Annotated[
-    CallModel | RunTool | AskUser | MakeWorktree | TakeSnapshot | RestoreTree | MergeWork, Field(discriminator="kind")
+    CallModel
+    | RunTool
+    | AskUser
+    | MakeWorktree
+    | TakeSnapshot
+    | RestoreTree
+    | MergeWork
+    | FanOut
+    | SpawnAgent
+    | PrepareMerge
+    | CheckMerge
+    | AdvanceBranch
+    | RetireAgents,
+    Field(discriminator="kind"),
 ]
 
 
@@ -143,8 +237,12 @@ def effect_class(effect: Effect) -> EffectClass:
             return effect.effect_class
         case AskUser():
             return "approval"
-        case MakeWorktree():
+        case MakeWorktree() | FanOut() | SpawnAgent() | RetireAgents():
             return "spawn"
+        case CheckMerge():
+            return "command"
+        case PrepareMerge() | AdvanceBranch():
+            return "merge"
         case TakeSnapshot() | RestoreTree():
             return "snapshot"
         case MergeWork():

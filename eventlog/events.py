@@ -6,16 +6,13 @@ from pydantic import Field
 
 from eventlog.effects import Effect
 from eventlog.ids import MAIN, AgentId, CallId, CommandId, Commit, Digest, SessionId
-from eventlog.outcomes import Outcome
+from eventlog.outcomes import Ending, Outcome
 from eventlog.values import Value
 
 SCHEMA_VERSION = 1
 
 Mode = Literal["plan", "ask", "auto", "bypass"]
 Sandbox = Literal["read-only", "workspace-write", "off"]
-Ending = Literal[
-    "done", "blocked", "withheld", "out_of_turns", "out_of_budget", "model_unavailable", "interrupted", "failed"
-]
 
 
 class UserSaid(Value):
@@ -74,6 +71,16 @@ class LimitsSet(Value):
     """Money over the whole session."""
     max_attempts: int = 6
     """Tries of one model call."""
+
+
+class FanOutAsked(Value):
+    """Give each of these to an agent of its own; a turn without a model of its own, that ends when they have."""
+
+    kind: Literal["fan_out_asked"] = "fan_out_asked"
+    id: CommandId
+    tasks: tuple[str, ...]
+    jobs: int
+    check: str = ""
 
 
 class SessionOpened(Value):
@@ -216,7 +223,7 @@ class DamageAccepted(Value):
     """Where the damaged files were copied."""
 
 
-Command = UserSaid | Approved | Denied | Interrupted | Continued | ModeChosen | LimitsSet
+Command = UserSaid | Approved | Denied | Interrupted | Continued | ModeChosen | LimitsSet | FanOutAsked
 Body = Annotated[
     UserSaid
     | Approved
@@ -225,6 +232,7 @@ Body = Annotated[
     | Continued
     | ModeChosen
     | LimitsSet
+    | FanOutAsked
     | SessionOpened
     | ContextSet
     | FallbackSet

@@ -40,5 +40,20 @@ def snapshot_id(number: int) -> CallId:
     return CallId(f"s{number}")
 
 
+def fan_id(number: int) -> CallId:
+    """Of a fan-out that a person asked for; one that the model asked for has the id of its call."""
+    return CallId(f"f{number}")
+
+
+def agent_of(fan: CallId, index: int) -> AgentId:
+    """`index` counts from 1. Safe as a file name and in a ref."""
+    return AgentId(f"{fan}-{index}")
+
+
+def part_id(agent: AgentId, part: str, number: int) -> CallId:
+    """Of an effect for one agent of a fan-out; `number` is its round."""
+    return CallId(f"{agent}_{part}{number}")
+
+
 def ask_id(call: CallId) -> CallId:
     return CallId(f"{call}_ask")

@@ -91,3 +91,12 @@ class Usage(Value):
             output=self.output + other.output,
             reasoning=self.reasoning + other.reasoning,
         )
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input=self.input - other.input,
+            cached=self.cached - other.cached,
+            cache_written=self.cache_written - other.cache_written,
+            output=self.output - other.output,
+            reasoning=self.reasoning - other.reasoning,
+        )

@@ -13,6 +13,18 @@ ModelFault = Literal[
     "rate_limited", "overloaded", "server", "network", "timeout", "cut", "malformed", "context_too_long", "refused"
 ]
 
+Ending = Literal[
+    "done",
+    "blocked",
+    "check_failed",
+    "withheld",
+    "out_of_turns",
+    "out_of_budget",
+    "model_unavailable",
+    "interrupted",
+    "failed",
+]
+
 
 class ModelReplied(Value):
     kind: Literal["model_replied"] = "model_replied"
@@ -140,6 +152,48 @@ class Refused(Value):
     files: tuple[str, ...] = ()
 
 
+class AgentEnded(Value):
+    """What an agent's turn came to."""
+
+    kind: Literal["agent_ended"] = "agent_ended"
+    ending: Ending
+    text: str
+    """Its last words."""
+    work: Commit | None = None
+    """Its files, on top of what it began with; None where it changed nothing."""
+    usage: Usage = Usage()
+    """In all its rounds, as `spent_usd`."""
+    spent_usd: float = 0.0
+    unpriced: bool = False
+
+
+class MergePrepared(Value):
+    kind: Literal["merge_prepared"] = "merge_prepared"
+    commit: Commit
+
+
+class MergeConflicted(Value):
+    """Nothing was merged."""
+
+    kind: Literal["merge_conflicted"] = "merge_conflicted"
+    commit: Commit
+    """Both sides, with markers where they meet: what the agent goes on from."""
+    files: tuple[str, ...]
+    text: str
+    """What the other side did to these files, as a patch."""
+
+
+class BranchAdvanced(Value):
+    kind: Literal["branch_advanced"] = "branch_advanced"
+    commit: Commit
+
+
+class AgentsRetired(Value):
+    kind: Literal["agents_retired"] = "agents_retired"
+    kept: tuple[str, ...] = ()
+    """References that hold what was in no other, and folders that could not be given back, with the reason."""
+
+
 Outcome = Annotated[
     ModelReplied
     | ModelFailed
@@ -152,6 +206,11 @@ Outcome = Annotated[
     | WorktreeReady
     | SnapshotTaken
     | Merged
-    | Refused,
+    | Refused
+    | AgentEnded
+    | MergePrepared
+    | MergeConflicted
+    | BranchAdvanced
+    | AgentsRetired,
     Field(discriminator="kind"),
 ]

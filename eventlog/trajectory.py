@@ -11,10 +11,15 @@ from eventlog.events import CallRejected, ContextSet, EffectFinished, EffectStar
 from eventlog.ids import MAIN, AgentId
 from eventlog.messages import AssistantMessage, ReasoningPart
 from eventlog.outcomes import (
+    AgentEnded,
+    AgentsRetired,
     AttemptLost,
+    BranchAdvanced,
     Cancelled,
     Conflicted,
+    MergeConflicted,
     Merged,
+    MergePrepared,
     ModelFailed,
     ModelReplied,
     Outcome,
@@ -134,5 +139,11 @@ def _text(outcome: Outcome) -> str:
             return outcome.commit
         case Merged():
             return "\n".join(outcome.files)
+        case AgentEnded() | MergeConflicted():
+            return outcome.text
+        case MergePrepared() | BranchAdvanced():
+            return outcome.commit
+        case AgentsRetired():
+            return "\n".join(outcome.kept)
         case _:
             assert_never(outcome)

@@ -16,10 +16,12 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """`files` sorted, `text` as git tells it (not to be parsed)."""
+    """`files` sorted, `text` as git tells it (not to be parsed). `commit` has both sides as parents, and in the files
+    both with markers, where they have lines."""
 
     files: tuple[str, ...]
     text: str
+    commit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,13 @@ def merge_commit(repo: Repository, base: str, branch: str, *, now_s: int, call_i
     if done.code not in (0, 1):
         raise GitFailed(args, done.code, done.stderr.decode("utf-8", "replace"))
     head, _, rest = done.stdout.partition(b"\0")
-    if done.code == 1:
-        names, _, messages = rest.partition(b"\0\0")
-        return Conflict(
-            tuple(sorted({os.fsdecode(name) for name in names.split(b"\0") if name})), read_messages(messages)
-        )
     message = with_trailer(f"Merge {branch[:12]} into {base[:12]}", call_id)
-    return Merged(write_commit(git, encode_commit(head.decode(), (base, branch), message, THALIA, now_s)))
+    commit = write_commit(git, encode_commit(head.decode(), (base, branch), message, THALIA, now_s))
+    if done.code == 0:
+        return Merged(commit)
+    names, _, messages = rest.partition(b"\0\0")
+    files = tuple(sorted({os.fsdecode(name) for name in names.split(b"\0") if name}))
+    return Conflict(files, read_messages(messages), commit)
 
 
 def read_messages(fields: bytes) -> str:
@@ -104,6 +106,28 @@ def advance(repo: Repository, ref: str, merged: str, base: str, reached: Reached
         return moved.found is not None and is_ancestor(repo.git, merged, moved.found)
     reached("after_ref")
     return True
+
+
+def with_markers(repo: Repository, commit: str, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `paths` in which lines of a conflict still stand."""
+    if not paths:
+        return ()
+    args = (
+        "grep",
+        "-l",
+        "-z",
+        "-E",
+        "-e",
+        "^(<<<<<<<|>>>>>>>) ",
+        commit,
+        "--",
+        *(f":(top,literal){one}" for one in paths),
+    )
+    done = repo.git.attempt(*args)
+    if done.code not in (0, 1):
+        raise GitFailed(args, done.code, done.stderr.decode("utf-8", "replace"))
+    names = [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+    return tuple(sorted(name.partition(":")[2] for name in names))
 
 
 def is_ancestor(git: Git, commit: str, of: str) -> bool:

@@ -65,6 +65,17 @@ class CommitArguments(Value):
     message: Annotated[str, Field(min_length=1, max_length=20_000, description="Subject line, blank line, body.")]
 
 
+class FanOutArguments(Value):
+    tasks: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=20_000)], ...],
+        Field(min_length=1, max_length=64, description="One text for each agent: all that it needs to know."),
+    ]
+    check: Annotated[
+        str | None, Field(min_length=1, max_length=4096, description="Bash that must succeed on the merged files.")
+    ] = None
+    jobs: Annotated[int | None, Field(ge=1, le=64, description="Agents at work at a time; 8 if left out.")] = None
+
+
 class TodoItem(Value):
     text: Annotated[str, Field(min_length=1, max_length=1000)]
     status: Literal["pending", "in_progress", "done"]
@@ -76,7 +87,7 @@ class TodoArguments(Value):
 
 ReadingArguments = ReadArguments | GlobArguments | GrepArguments | TodoArguments
 EditingArguments = WriteArguments | EditArguments | PatchArguments
-Arguments = ReadingArguments | EditingArguments | ShellArguments | CommitArguments
+Arguments = ReadingArguments | EditingArguments | ShellArguments | CommitArguments | FanOutArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +166,14 @@ TOOLS = (
         TodoArguments,
         "read",
         "Note the steps of longer work and where they stand. Keep one item in_progress.",
+    ),
+    Tool(
+        "fan_out",
+        FanOutArguments,
+        "spawn",
+        "Have several agents work at the same time, each on one task, in a worktree of its own that begins as yours is "
+        "now. They see nothing of this conversation and cannot ask. What each makes is merged into your worktree when "
+        "the check passes on it; conflicts and failures go back to the agent first. For independent tasks only.",
     ),
 )
 _BY_NAME = {tool.name: tool for tool in TOOLS}

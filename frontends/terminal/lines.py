@@ -5,7 +5,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from eventlog.effects import AskUser, CallModel, MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
+from eventlog.effects import (
+    AdvanceBranch,
+    AskUser,
+    CallModel,
+    CheckMerge,
+    FanOut,
+    MakeWorktree,
+    MergeWork,
+    PrepareMerge,
+    RestoreTree,
+    RetireAgents,
+    RunTool,
+    SpawnAgent,
+    TakeSnapshot,
+)
 from eventlog.events import (
     Approved,
     Body,
@@ -18,6 +32,7 @@ from eventlog.events import (
     EffectStarted,
     Event,
     FallbackSet,
+    FanOutAsked,
     Forked,
     Interrupted,
     LeaseGranted,
@@ -29,12 +44,17 @@ from eventlog.events import (
     TurnEnded,
     UserSaid,
 )
-from eventlog.ids import CallId
+from eventlog.ids import MAIN, AgentId, CallId
 from eventlog.outcomes import (
+    AgentEnded,
+    AgentsRetired,
     AttemptLost,
+    BranchAdvanced,
     Cancelled,
     Conflicted,
+    MergeConflicted,
     Merged,
+    MergePrepared,
     ModelFailed,
     ModelReplied,
     OutcomeUnknown,
@@ -57,12 +77,14 @@ class Seen:
 
     window: int = 0
     spent: float = 0.0
-    started: dict[CallId, EffectStarted] = field(default_factory=dict)
-    began_us: dict[CallId, int] = field(default_factory=dict)
+    started: dict[tuple[AgentId, CallId], EffectStarted] = field(default_factory=dict)
+    began_us: dict[tuple[AgentId, CallId], int] = field(default_factory=dict)
 
 
 def lines_of(event: Event, seen: Seen) -> list[str]:
     """The lines that a person reads; most events have none."""
+    if event.actor != MAIN:
+        return _lines_of_agent(event)
     body = event.body
     match body:
         case UserSaid():
@@ -74,20 +96,18 @@ def lines_of(event: Event, seen: Seen) -> list[str]:
             named = f"fallback {safe_line(body.route.model)}" if body.route else "no fallback model"
             return [named, *warning_lines(body)]
         case EffectStarted():
-            seen.started[body.call_id] = body
-            seen.began_us[body.call_id] = event.ts_us
+            seen.started[event.actor, body.call_id] = body
+            seen.began_us[event.actor, body.call_id] = event.ts_us
             return _started(body)
         case EffectFinished():
-            start = seen.started.pop(body.call_id, None)
+            start = seen.started.pop((event.actor, body.call_id), None)
             # The clock may have been set back meanwhile.
-            took = max(event.ts_us - seen.began_us.pop(body.call_id, event.ts_us), 0) / 1e6
+            took = max(event.ts_us - seen.began_us.pop((event.actor, body.call_id), event.ts_us), 0) / 1e6
             return _finished(body, start, took, seen)
         case CallRejected():
             return [f"  ✗ {body.why}: {safe(body.text)}"]
         case TurnEnded():
-            return (
-                [] if body.ending in ("done", "withheld") else [f"■ {body.ending.replace('_', ' ')}: {safe(body.text)}"]
-            )
+            return _turn_lines(body)
         case Interrupted():
             return ["■ interrupting"]
         case Rewound():
@@ -97,10 +117,25 @@ def lines_of(event: Event, seen: Seen) -> list[str]:
         case SessionOpened():
             resumed = [f"resumed after event {body.recovered_from}"] if body.recovered_from else []
             return [*resumed, *([TORN_LINE] if body.torn else [])]
+        case FanOutAsked():
+            return [f"> {safe(task)}" for task in body.tasks]
         case Approved() | Denied() | ModeChosen() | LimitsSet() | Forked() | Continued() | LeaseGranted():
             return []
         case _:
             assert_never(body)
+
+
+def _turn_lines(body: TurnEnded) -> list[str]:
+    return [] if body.ending in ("done", "withheld") else [f"■ {body.ending.replace('_', ' ')}: {safe(body.text)}"]
+
+
+def _lines_of_agent(event: Event) -> list[str]:
+    """Of an agent's own doings a person reads which tools it uses; the rest comes when it has ended."""
+    match event.body:
+        case EffectStarted(effect=RunTool()) as body:
+            return [f"  {safe_line(event.actor)} {line}" for line in _started(body)]
+        case _:
+            return []
 
 
 def warning_lines(body: Body) -> list[str]:
@@ -134,7 +169,15 @@ def _started(body: EffectStarted) -> list[str]:
             return question_lines(effect)
         case MergeWork():
             return [f"● merge into {safe_line(effect.checkout)}"]
-        case MakeWorktree() | TakeSnapshot() | RestoreTree():
+        case FanOut():
+            check = f", each merge checked by `{safe_line(effect.check)}`" if effect.check else ""
+            return [f"● fan out: {len(effect.tasks)} agents, at most {effect.jobs} at work{check}"]
+        case SpawnAgent():
+            again = f" (round {effect.round})" if effect.round > 1 else ""
+            return [f"● agent {safe_line(effect.agent)}{again}: {safe_line(effect.text.partition(chr(10))[0])}"]
+        case CheckMerge():
+            return [f"● check the work of {safe_line(effect.agent)}: {safe_line(effect.command)}"]
+        case MakeWorktree() | TakeSnapshot() | RestoreTree() | PrepareMerge() | AdvanceBranch() | RetireAgents():
             return []
         case _:
             assert_never(effect)
@@ -178,6 +221,31 @@ def _finished(body: EffectFinished, start: EffectStarted | None, took: float, se
             return [f"  ✓ {safe_line(name)}" for name in outcome.files] or ["  nothing to merge"]
         case Refused():
             return [f"  ✗ {safe(outcome.text)}", *(f"    {safe_line(name)}" for name in outcome.files)]
+        case AgentEnded() | MergePrepared() | MergeConflicted() | BranchAdvanced() | AgentsRetired():
+            return _part_finished(outcome, start, took)
+        case _:
+            assert_never(outcome)
+
+
+def _part_finished(
+    outcome: AgentEnded | MergePrepared | MergeConflicted | BranchAdvanced | AgentsRetired,
+    start: EffectStarted | None,
+    took: float,
+) -> list[str]:
+    agent = safe_line(getattr(start.effect, "agent", "")) if start else ""
+    match outcome:
+        case AgentEnded(ending="done"):
+            return [f"  ✓ {agent}: {safe_line(outcome.text.partition(chr(10))[0])} · {took:.1f} s"]
+        case AgentEnded():
+            return [f"  ✗ {agent} ended early ({outcome.ending}): {safe_line(outcome.text)}"]
+        case MergeConflicted():
+            return [f"  ✗ the work of {agent} conflicts with what is merged: {safe_line(', '.join(outcome.files))}"]
+        case BranchAdvanced():
+            return [f"  ✓ merged the work of {agent}"]
+        case AgentsRetired():
+            return [f"! kept: {safe_line(name)}" for name in outcome.kept]
+        case MergePrepared():
+            return []
         case _:
             assert_never(outcome)
 

@@ -26,7 +26,7 @@ from agent.state import State
 from configs.settings import Environment, Settings
 from eventlog.effects import CallModel, RunTool
 from eventlog.events import Body, EffectFinished, EffectStarted, Event
-from eventlog.ids import SessionId
+from eventlog.ids import MAIN, SessionId
 from eventlog.messages import AssistantMessage, ToolMessage, UserMessage
 from eventlog.opening import read_log
 from eventlog.outcomes import Merged, Outcome, Refused, WorktreeReady
@@ -226,7 +226,9 @@ class Stage:
 
 
 def outcomes(events: Sequence[Event]) -> dict[str, Outcome]:
-    return {event.body.call_id: event.body.outcome for event in events if isinstance(event.body, EffectFinished)}
+    """Of the main agent's calls, the last of each."""
+    own = [event.body for event in events if event.actor == MAIN]
+    return {body.call_id: body.outcome for body in own if isinstance(body, EffectFinished)}
 
 
 def tree(folder: Path) -> dict[str, str]:

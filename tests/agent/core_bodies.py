@@ -55,6 +55,9 @@ class PlainPlanner:
     def writes(self, tool: str) -> bool:
         return tool in ("edit", "shell", "commit")
 
+    def confines(self, state: State) -> bool:
+        return True
+
     def now_s(self) -> int:
         return 1_800_000_000
 

@@ -55,7 +55,7 @@ def rejected(plan: Plan) -> str:
 
 
 def effect(plan: Plan) -> RunTool:
-    assert isinstance(plan, Start), plan
+    assert isinstance(plan, Start) and isinstance(plan.effect, RunTool), plan
     return plan.effect
 
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from agent.apply import apply
 from agent.state import State
 from eventlog.effects import CallModel, RunTool
-from eventlog.events import Body, CallRejected, EffectFinished, EffectStarted, Ending, Forked, TurnEnded, UserSaid
+from eventlog.events import Body, CallRejected, EffectFinished, EffectStarted, Forked, TurnEnded, UserSaid
 from eventlog.ids import CallId, CommandId, Digest, SessionId, model_call_id, tool_call_id
 from eventlog.messages import AssistantMessage, Message, OpaquePart, Part, ReasoningPart, TextPart, ToolCall, Usage
-from eventlog.outcomes import ModelReplied, Outcome, OutcomeUnknown, StopReason, ToolFailed, ToolSucceeded
+from eventlog.outcomes import Ending, ModelReplied, Outcome, OutcomeUnknown, StopReason, ToolFailed, ToolSucceeded
 
 texts = st.sampled_from(["", " \n", "I read.", 'quotes " and \\', "Grüße 🦊\u2028"]) | st.text(max_size=8)
 arguments = st.sampled_from(["{}", '{"a":[1,{"b":null}]}', "", "[1]", '{"a":', "null", '{"a":1}{"b":2}']) | texts
