@@ -15,6 +15,7 @@ from configs.version import VERSION, new_session_name
 from eventlog.ids import SessionId
 from frontends.commands.catalogue import catalogue
 from frontends.commands.daemon import daemon
+from frontends.commands.fanout import add_fanout
 from frontends.commands.models import models
 from frontends.commands.options import (
     AcceptDamage,
@@ -320,6 +321,9 @@ def _run_here(request: Mapping[str, Any], output: FormatName) -> int:
     if wanted.kind == "new":
         return local.run_new(parts, wanted.session, wanted.options, wanted.prompt or "", run)
     return local.run_resumed(parts, wanted.session, wanted.options, wanted.prompt, run)
+
+
+add_fanout(app, _options, _run_here)
 
 
 def _read(session: str | None, last: bool, follow: bool = False) -> "tuple[SessionId, Iterable[Event]]":

@@ -27,6 +27,7 @@ from eventlog.events import (
     Denied,
     EffectStarted,
     Event,
+    FanOutAsked,
     Interrupted,
     ModeChosen,
     SessionOpened,
@@ -87,7 +88,7 @@ class Coordinator:
     def standing(self) -> Standing:
         return standing_of(self.loop.state)
 
-    async def begin(self, bodies: Sequence[Body], worktree: MakeWorktree, prompt: UserSaid) -> State:
+    async def begin(self, bodies: Sequence[Body], worktree: MakeWorktree, prompt: UserSaid | FanOutAsked) -> State:
         """A new session: one transaction holds its first events and the intents that follow from them."""
         intent = EffectStarted(call_id=CallId("w1"), attempt=1, effect=worktree)
         await self.loop.record(self.identity.opens(self.opened), *bodies, intent, prompt)

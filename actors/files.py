@@ -59,6 +59,11 @@ class SessionFiles:
         name = SessionId(f"{self._session}{AGENT_MARK}{agent}")
         return SessionFiles(name, self.repository, self.pool.state_dir, self._scratch, self._variables)
 
+    def find_commit(self, name: str) -> Commit | None:
+        """Of a branch, a tag or a commit, as git knows it. None where there is none."""
+        args = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        return Commit(self.repository.git.attempt(*args).stdout.decode().strip()) or None
+
     def ref(self, name: str) -> str:
         return f"refs/thalia/{self._session}/{name}"
 

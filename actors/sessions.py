@@ -23,6 +23,7 @@ from actors.lost import put_aside
 from actors.models import Models, OneModel
 from actors.past import Past
 from actors.restarting import Restart, plan_restart
+from agent import fanning
 from agent.models.client import ModelClient
 from agent.models.resolve import Target
 from agent.planning import BUDGETED_OUTPUT_TOKENS
@@ -36,6 +37,7 @@ from eventlog.events import (
     Continued,
     Event,
     FallbackSet,
+    FanOutAsked,
     LimitsSet,
     Mode,
     ModeChosen,
@@ -52,6 +54,16 @@ from worktrees.git import GitError
 
 
 @dataclass(frozen=True, slots=True)
+class FanRequest:
+    """Tasks for as many agents, in place of a prompt for one."""
+
+    tasks: tuple[str, ...]
+    jobs: int | None = None
+    """Agents at work at the same time; None: as many as usual."""
+    check: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """What a user chose for this run; None is not chosen."""
 
@@ -65,6 +77,9 @@ class Options:
     max_turns: int | None = None
     max_budget_usd: float | None = None
     clean: bool = False
+    base: str | None = None
+    """Begin with this commit of the repository, and without what is uncommitted."""
+    fan: FanRequest | None = None
     in_place: bool = False
     snapshots: bool = True
     allowed: tuple[str, ...] = ()
@@ -93,7 +108,7 @@ class Ready:
     coordinator: Coordinator
     bodies: tuple[Body, ...]
     worktree: MakeWorktree | None
-    prompt: UserSaid | None
+    prompt: UserSaid | FanOutAsked | None
     restart: Restart | None = None
 
     async def go(self) -> State:
@@ -107,8 +122,7 @@ def prepare_new(
 ) -> Ready:
     """Raises CannotStart, GitError, LogError. The log's folder is the first thing that is made."""
     files = _files(parts, session, options.folder)
-    target = pick_model(parts, options.model)
-    mode = _mode(parts, options)
+    base, target, mode = _find_base(files, options), pick_model(parts, options.model), _mode(parts, options)
     sandbox = try_sandbox(mode)
     rules = make_rules(parts.settings, allowed(options), options.denied)
     limits = _limits(parts, options, None)
@@ -132,13 +146,32 @@ def prepare_new(
     )
     worktree = MakeWorktree(
         repository=str(files.repository.root),
-        head=Commit(files.repository.head),
-        carry_dirty=not options.clean,
+        head=base,
+        carry_dirty=not options.clean and options.base is None,
         at_s=parts.clock.now_us() // 1_000_000,
         in_place=options.in_place,
     )
     bodies = (context, *(FallbackSet(route=route) for route in routes), mode, limits)
-    return Ready(coordinator, bodies, worktree, UserSaid(id=options.command_id or new_command_id(), text=prompt))
+    return Ready(coordinator, bodies, worktree, _first_word(options, prompt))
+
+
+def _first_word(options: Options, prompt: str) -> UserSaid | FanOutAsked:
+    id, fan = options.command_id or new_command_id(), options.fan
+    if fan is None:
+        return UserSaid(id=id, text=prompt)
+    return FanOutAsked(id=id, tasks=fan.tasks, jobs=fan.jobs or fanning.MAX_JOBS, check=fan.check)
+
+
+def _find_base(files: SessionFiles, options: Options) -> Commit:
+    """Raises CannotStart."""
+    if options.fan is not None and (options.in_place or not options.snapshots):
+        raise CannotStart("Agents of a fan-out need worktrees of their own and snapshots; leave that option out.")
+    if options.base is None:
+        return Commit(files.repository.head)
+    found = files.find_commit(options.base)
+    if found is None:
+        raise CannotStart(f"There is no commit {options.base!r} here; name a branch, a tag or a commit.")
+    return found
 
 
 def prepare_resumed(

@@ -17,8 +17,9 @@ from eventlog.blobs import write_durably
 from eventlog.checking import ANCHOR, DATABASE, LOCK, open_copy
 from eventlog.database import wal_path
 from eventlog.errors import LogDamaged, LogError, LogNotFound, reason
-from eventlog.events import ContextSet, EffectFinished, Event, TurnEnded, UserSaid
+from eventlog.events import ContextSet, EffectFinished, Event, FanOutAsked, TurnEnded, UserSaid
 from eventlog.finding import session_folders
+from eventlog.ids import MAIN
 from eventlog.lock import is_held
 from eventlog.opening import read_log
 from eventlog.outcomes import Ending, ModelReplied
@@ -70,16 +71,22 @@ def summarize(events: Sequence[Event], stamp: tuple[int, ...]) -> Summary:
     title, model, turns, ending = "", None, 0, None
     cost: float | None = 0.0
     for event in events:
-        match event.body:
-            case UserSaid(text=text):
+        body = event.body
+        if isinstance(body, EffectFinished) and isinstance(body.outcome, ModelReplied):
+            # Whoever asked: money is the session's.
+            paid = body.outcome.cost_usd
+            cost = None if cost is None or paid is None else cost + paid
+        if event.actor != MAIN:
+            continue
+        match body:
+            case UserSaid() | FanOutAsked():
+                text = body.text if isinstance(body, UserSaid) else body.tasks[0]
                 title = title or next((line.strip()[:_TITLE] for line in text.splitlines() if line.strip()), "")
                 ending = None
             case ContextSet():
-                model = event.body.model
+                model = body.model
             case TurnEnded():
-                turns, ending = turns + 1, event.body.ending
-            case EffectFinished(outcome=ModelReplied(cost_usd=paid)):
-                cost = None if cost is None or paid is None else cost + paid
+                turns, ending = turns + 1, body.ending
             case _:
                 pass
     return Summary(

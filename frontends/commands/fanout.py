@@ -1,0 +1,95 @@
+"""`fanout`: several agents at once. What it is given, as a part of a request."""
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from configs.version import VERSION, new_session_name
+from frontends.commands.options import (
+    Allowed,
+    Budget,
+    Bypass,
+    Denied,
+    Detach,
+    Folder,
+    Merge,
+    Model,
+    NoDaemon,
+    Output,
+    PermissionMode,
+    Sandbox,
+    Stop,
+    Turns,
+)
+from frontends.commands.running import RunHere, make_request, run_request
+
+EXAMPLE = 'check = "pytest -q"\n\n[[task]]\ntext = "…"'
+
+
+def read_tasks(given: list[str], file: Path | None, jobs: int | None, check: str | None) -> dict[str, Any]:
+    """JSON of an actors.sessions.FanRequest. What is typed counts before what the file says. Raises Stop."""
+    said = _read(file) if file is not None else {}
+    tasks = [*given, *said.get("tasks", [])]
+    if not tasks:
+        raise Stop(2, "Name at least one task: thalia fanout 'Add a test for …', or --file tasks.toml.")
+    return {
+        "tasks": tasks,
+        "jobs": jobs if jobs is not None else said.get("jobs"),
+        "check": check if check is not None else said.get("check", ""),
+    }
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        tree = tomllib.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise Stop(2, f"{file} cannot be read as TOML ({error}).") from error
+    tasks = [task.get("text") if isinstance(task, dict) else task for task in tree.get("task", [])]
+    unknown = tree.keys() - {"task", "jobs", "check"}
+    if unknown or not all(isinstance(text, str) and text.strip() for text in tasks):
+        what = f"{sorted(unknown)[0]!r} is not known there" if unknown else "each task needs a text"
+        raise Stop(2, f"{file} is not a list of tasks ({what}); it should look like this:\n{EXAMPLE}")
+    jobs, check = tree.get("jobs"), tree.get("check", "")
+    if not (jobs is None or (isinstance(jobs, int) and jobs > 0)) or not isinstance(check, str):
+        raise Stop(2, f"In {file} `jobs` must be a number from 1 on and `check` a command.")
+    return {"tasks": tasks, "jobs": jobs, "check": check}
+
+
+def add_fanout(app: typer.Typer, make_options: Callable[..., dict[str, Any]], run_here: RunHere) -> None:
+    """`make_options` and `run_here` as for the other commands that run a session."""
+
+    @app.command()
+    def fanout(
+        tasks: Annotated[list[str] | None, typer.Argument(help="What one agent is to do; as many as you like.")] = None,
+        file: Annotated[Path | None, typer.Option("--file", help="Tasks from a TOML file.")] = None,
+        jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Agents at work at the same time; 8.")] = None,
+        check: Annotated[str | None, typer.Option("--check", help="Must succeed on each merge.")] = None,
+        base: Annotated[str | None, typer.Option("--base", help="Begin with this commit, not what you see.")] = None,
+        model: Model = None,
+        output: Output = "text",
+        max_turns: Turns = None,
+        budget: Budget = None,
+        mode: PermissionMode = None,
+        sandbox: Sandbox = None,
+        folder: Folder = Path(),
+        allowed: Allowed = [],  # noqa: B006
+        denied: Denied = [],  # noqa: B006
+        merge: Merge = False,
+        bypass: Bypass = False,
+        detach: Detach = False,
+        no_daemon: NoDaemon = False,
+    ) -> None:
+        """Several agents at once, each on one task; what they make is merged one after the other."""
+        fan = read_tasks(tasks or [], file, jobs, check)
+        session = new_session_name()
+        if output == "text":
+            print(f"thalia {VERSION} · session {session}", flush=True)
+        options = make_options(
+            bypass, mode, sandbox, None, attended=False, folder=folder, model=model, max_turns=max_turns,
+            max_budget_usd=budget, base=base, fan=fan, allowed=allowed, denied=denied,
+        )  # fmt: skip
+        request = make_request(session, "new", options, None, merge)
+        raise typer.Exit(run_request(request, output, detach, no_daemon, run_here))
