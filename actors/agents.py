@@ -1,18 +1,30 @@
 """The seam between a session and the agents of its fan-outs."""
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from agent.state import State
 from eventlog.effects import SpawnAgent
+from eventlog.events import Event
 from eventlog.ids import AgentId
-from eventlog.outcomes import AgentEnded, Refused
+from eventlog.outcomes import AgentEnded, AttemptLost, Refused
+from eventlog.seams import Prepared
+from eventlog.store import DuckLog
+
+Append = Callable[[Sequence[Prepared]], Awaitable[tuple[Event, ...]]]
+"""Into the session's log, and published."""
 
 
 class Agents(Protocol):
     """Where the agents of a fan-out live."""
 
-    async def run(self, effect: SpawnAgent, session: State) -> AgentEnded | Refused:
-        """Until the agent's round is over. One that began it already, also in an earlier process, goes on with it."""
+    def open(self, log: DuckLog, append: Append) -> None:
+        """Before the first of them runs."""
+        ...
+
+    async def run(self, effect: SpawnAgent, session: State) -> AgentEnded | Refused | AttemptLost:
+        """Until the agent's round is over. One that began it already, also in an earlier process, goes on with it.
+        AttemptLost: its process died, and the next attempt goes on from the log."""
         ...
 
     def interrupt(self, agent: AgentId) -> None: ...

@@ -4,17 +4,19 @@ import asyncio
 import contextlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import orjson
 
+from actors.agent_work import Workshop
+from actors.agents import Agents
 from actors.commands import CommandRoom, Commands
 from actors.coordinator import Coordinator, this_process
 from actors.files import SessionFiles, open_files
 from actors.models import ModelChoice, Models
-from actors.subagents import LocalAgents, Workshop
+from actors.subagents import LocalAgents
 from actors.world import LocalWorld
 from agent.models.client import Delta, ModelError
 from agent.models.discovery import find_servers
@@ -53,6 +55,18 @@ class NoModelChosen(CannotStart):
 
 
 @dataclass(frozen=True, slots=True)
+class Rights:
+    """What was given for this run, besides the settings: rules, and folders outside that commands may read."""
+
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    readable: tuple[Path, ...] = ()
+
+
+MakeAgents = Callable[[Workshop, Rights], Agents]
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """What is the same for a new and a resumed session."""
 
@@ -60,6 +74,8 @@ class Parts:
     settings: Settings
     clock: Clock
     on_delta: Callable[[Delta], None]
+    make_agents: MakeAgents = field(default=lambda shop, wanted: LocalAgents(shop))
+    """Where the agents of a fan-out live; by default in this process."""
 
     @property
     def redactor(self) -> Redactor:
@@ -197,29 +213,26 @@ def build(
     parts: Parts,
     opened: Opened,
     files: SessionFiles,
-    rules: Rules,
+    rights: Rights,
     models: Models,
     *,
     sandbox: SandboxReport,
     own: bool,
-    readable: tuple[Path, ...] = (),
     state: State | None = None,
 ) -> Coordinator:
-    """`state`: what the log holds; None where it is new."""
+    """`state`: what the log holds; None where it is new. Raises CannotStart with a rule that cannot be read."""
+    rules = make_rules(parts.settings, rights.allowed, rights.denied)
     requests, settings = RequestCache(), parts.settings
     opened.log.checkpoint_bytes = int(settings.log_checkpoint_mib * 2**20)
-    runner = Runner(sandbox.bwrap, crash.WRAPPER, etc=parts.environment.state_folder)
-    room, around = _room(parts, opened), _surroundings(parts, opened, files, sandbox, own)
-    commands = Commands(runner, room, parts.redactor)
-    planner = ToolPlanner(rules, around, requests, parts.clock)
-    agents = LocalAgents(
-        Workshop(files, room, around, rules, models, runner, parts.redactor, parts.clock, parts.on_delta, readable)
-    )
+    shop = make_workshop(parts, opened.log.folder, files, rules, models, sandbox, own=own, readable=rights.readable)
+    commands = Commands(shop.runner, shop.room, parts.redactor)
+    planner = ToolPlanner(rules, shop.around, requests, parts.clock)
+    agents = parts.make_agents(shop, rights)
     coordinator = Coordinator(
         opened=opened,
         past=state or State(),
         files=files,
-        runner=runner,
+        runner=shop.runner,
         world=LocalWorld(
             files,
             commands,
@@ -227,7 +240,7 @@ def build(
             requests,
             planner.may_read,
             parts.on_delta,
-            readable,
+            rights.readable,
             tools=settings.tools,
             agents=agents,
         ),
@@ -238,27 +251,37 @@ def build(
     return coordinator
 
 
-def _room(parts: Parts, opened: Opened) -> CommandRoom:
-    settings = parts.settings
-    return CommandRoom(
-        calls=opened.log.folder / "calls",
-        variables=parts.environment.variables,
+def make_workshop(
+    parts: Parts,
+    session_folder: Path,
+    files: SessionFiles,
+    rules: Rules,
+    models: Models,
+    sandbox: SandboxReport,
+    *,
+    own: bool,
+    readable: tuple[Path, ...] = (),
+) -> Workshop:
+    """`own`: whether the session's agents have worktrees of their own."""
+    settings, environment, session = parts.settings, parts.environment, session_folder.name
+    room = CommandRoom(
+        calls=session_folder / "calls",
+        variables=environment.variables,
         limits=Limits(timeout_s=settings.command_timeout_s, output_bytes=settings.command_output_mib << 20),
-        run_mark=opened.log.session,
+        run_mark=session,
     )
-
-
-def _surroundings(parts: Parts, opened: Opened, files: SessionFiles, sandbox: SandboxReport, own: bool) -> Surroundings:
-    return Surroundings(
+    around = Surroundings(
         checkout=files.repository.root,
-        home=_home(parts.environment.variables),
+        home=_home(environment.variables),
         agent=MAIN,
         sandbox_works=sandbox.ok,
         own_worktree=own,
         git_runs_programs=files.repository.runs_programs,
-        session=opened.log.session,
-        tools=parts.settings.tools,
+        session=session,
+        tools=settings.tools,
     )
+    runner = Runner(sandbox.bwrap, crash.WRAPPER, etc=environment.state_folder)
+    return Workshop(files, room, around, rules, models, runner, parts.redactor, parts.clock, parts.on_delta, readable)
 
 
 def connect(parts: Parts, targets: Sequence[Target], contexts: Sequence[ContextSet | ModelRoute]) -> Models:

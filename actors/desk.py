@@ -13,8 +13,9 @@ import orjson
 from pydantic import ValidationError
 
 from actors.heartbeat import wait_silent
-from actors.hosting import RunRequest, decode_request, encode_request, refusal_of
+from actors.hosting import RunRequest, decode_request, encode_request
 from actors.pool import Pool, Worker, WorkerHung, WorkerLost
+from actors.refusals import refusal_of
 from actors.relay import DoorGone, ask
 from actors.vault import Vault
 from configs.crash import reached

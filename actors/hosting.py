@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,25 +9,25 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from actors.building import CannotStart, Parts
+from actors.building import Parts
 from actors.coordinator import Coordinator
 from actors.door import Door
 from actors.local import Go, Run, Unreachable, drive_session
 from actors.past import Past
+from actors.ray_agents import RayAgents, Seat
+from actors.refusals import refusal_of, valid_text
 from actors.sessions import Options, Ready, prepare_new, prepare_resumed
-from agent.models.client import Delta, ModelError
+from agent.models.client import Delta
 from agent.standing import Standing
 from configs.crash import reached
-from configs.places import DaemonPlace, append_line, decode_variables, to_letters
-from configs.settings import Environment, SettingsError, load_settings
-from eventlog.errors import LogError, system_refusal
+from configs.places import DaemonPlace, decode_variables, to_letters
+from configs.settings import Environment, load_settings
 from eventlog.events import Event, UserSaid
 from eventlog.ids import CommandId, SessionId
 from eventlog.opening import has_begun
 from eventlog.seams import SystemClock
 from eventlog.store import DuckLog
 from processes.commands import ProcessError
-from worktrees.git import GitError
 
 _COMES_S = 5.0
 
@@ -79,7 +78,7 @@ class Told:
         return
 
     def say(self, line: str) -> None:
-        self._door.publish({"said": _valid(line)})
+        self._door.publish({"said": valid_text(line)})
 
     def finish(self, standing: Standing, exit_code: int, files: tuple[str, ...]) -> None:
         names = [to_letters(name) for name in files]
@@ -99,23 +98,6 @@ def encode_request(request: RunRequest) -> bytes:
     return _REQUEST.dump_json(request)
 
 
-def refusal_of(error: Exception, log: Path) -> dict[str, object]:
-    """For another process: the names of the error's classes, nearest first, and its sentence. Of what nobody foresaw
-    the place is written to `log`, and no words: they may hold secrets."""
-    kinds = [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, Exception)]
-    if isinstance(error, (CannotStart, LogError, GitError, SettingsError, ModelError, ProcessError)):
-        return {"kinds": kinds, "text": _valid(str(error))}
-    if isinstance(error, OSError) and error.strerror:
-        return {"kinds": kinds, "text": _valid(system_refusal(error))}
-    append_line(log, f"{kinds[0]}\n{''.join(traceback.format_tb(error.__traceback__))}")
-    return {"kinds": kinds, "text": ""}
-
-
-def _valid(text: str) -> str:
-    """It may name a file whose name is no text."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 class Hosted:
     """One session. `start` returns when it is open and its door too; `over` is set when its log is closed."""
 
@@ -129,7 +111,14 @@ class Hosted:
         self.over = asyncio.Event()
         self._place = place
         environment = Environment(decode_variables(variables), place.state_folder, request.config_file)
-        self._parts = Parts(environment, load_settings(environment), SystemClock(), self._on_delta)
+        seat = Seat(place.state_folder, request.config_file, variables)
+        self._parts = Parts(
+            environment,
+            load_settings(environment),
+            SystemClock(),
+            self._on_delta,
+            lambda shop, rights: RayAgents(shop, rights, seat),
+        )
         self._door: Door | None = None
         self._log: DuckLog | None = None
         self._idle = False

@@ -7,6 +7,7 @@ from pathlib import Path
 from actors.building import (
     CannotStart,
     Parts,
+    Rights,
     build,
     connect,
     find_files,
@@ -124,7 +125,8 @@ def prepare_new(
     files = _files(parts, session, options.folder)
     base, target, mode = _find_base(files, options), pick_model(parts, options.model), _mode(parts, options)
     sandbox = try_sandbox(mode)
-    rules = make_rules(parts.settings, allowed(options), options.denied)
+    # Before there is a log: a rule that cannot be read begins no session.
+    make_rules(parts.settings, allowed(options), options.denied)
     limits = _limits(parts, options, None)
     bound = BUDGETED_OUTPUT_TOKENS if limits.max_budget_usd is not None else None
     snapshots = options.snapshots and not options.in_place
@@ -138,11 +140,10 @@ def prepare_new(
         parts,
         opened,
         files,
-        rules,
+        rights_of(options),
         models,
         sandbox=sandbox,
         own=not options.in_place,
-        readable=options.add_dirs,
     )
     worktree = MakeWorktree(
         repository=str(files.repository.root),
@@ -220,16 +221,14 @@ def _reopen(
         (OneModel(client), []) if client is not None else _choose_again(parts, options, state, files, mode, limits)
     )
     bodies += [*chosen, *_word(options, state, prompt)]
-    rules = make_rules(parts.settings, allowed(options), options.denied)
     coordinator = build(
         parts,
         opened,
         files,
-        rules,
+        rights_of(options),
         models,
         sandbox=sandbox,
         own=not worktree.in_place,
-        readable=options.add_dirs,
         state=state,
     )
     return Ready(coordinator, tuple(bodies), None, None, restart)
@@ -300,6 +299,10 @@ def _stopped_early(state: State) -> bool:
     if state.active:
         return False
     return bool(state.messages) if state.ending is None else state.ending.ending not in ("done", "withheld")
+
+
+def rights_of(options: Options) -> Rights:
+    return Rights(allowed(options), options.denied, options.add_dirs)
 
 
 def allowed(options: Options) -> tuple[str, ...]:

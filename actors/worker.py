@@ -16,7 +16,8 @@ from ray.actor import ActorClass
 
 from actors.building import rehearse
 from actors.gpu import without_gpu
-from actors.hosting import Hosted, decode_request, refusal_of
+from actors.hosting import Hosted, decode_request
+from actors.refusals import refusal_of
 from configs.places import daemon_place
 from eventlog.database import load_engine
 from eventlog.lock import start_time

@@ -98,7 +98,8 @@ def _spawn_one(fan: Fan, branch: Branch, planner: FanPlanner) -> EffectStarted:
         budget_usd=fan.effect.budget_usd,
         at_s=planner.now_s(),
     )
-    return EffectStarted(call_id=part_id(branch.agent, "r", branch.round + 1), attempt=1, effect=effect)
+    call_id = part_id(branch.agent, "r", branch.round + 1)
+    return EffectStarted(call_id=call_id, attempt=branch.lost + 1, effect=effect)
 
 
 def _merge_next(state: State, fan: Fan, planner: FanPlanner) -> list[Body]:

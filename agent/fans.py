@@ -51,6 +51,8 @@ Stage = Literal[
 ]
 SETTLED: tuple[Stage, ...] = ("merged", "unchanged", "conflicted", "red", "stopped")
 IN_MERGE: tuple[Stage, ...] = ("merging", "prepared", "checking", "green", "advancing")
+MAX_LOST = 3
+"""Attempts at one round: what kills its process would kill the next one too."""
 MAX_ROUNDS = 3
 """The first, and two in which it mends what could not be merged."""
 OUTPUT_TAIL = 8_000
@@ -72,6 +74,8 @@ class Branch:
     """Its work with what was merged before."""
     conflicted: tuple[str, ...] = ()
     """Files that it had to resolve."""
+    lost: int = 0
+    """Attempts at this round whose process died."""
     checks: int = 0
     """Attempts at the check of this round."""
     summary: str = ""
@@ -142,9 +146,13 @@ def note_end(fan: Fan, effect: PartOfFan, outcome: Outcome) -> Fan:
 
 
 def _end_work(fan: Fan, effect: SpawnAgent, outcome: Outcome) -> Fan:
+    branch = fan.branch(effect.agent)
+    if isinstance(outcome, AttemptLost):
+        # The same round again, under the next attempt: the log knows how far it was.
+        fan = _put(fan, effect.agent, round=branch.round - 1, lost=branch.lost + 1, why=outcome.evidence)
+        return _put(fan, effect.agent, stage="waiting" if branch.lost + 1 < MAX_LOST else "stopped")
     if not isinstance(outcome, AgentEnded):
         return _stop(fan, effect.agent, outcome)
-    branch = fan.branch(effect.agent)
     summary = outcome.text or branch.summary
     work = outcome.work or branch.work
     fan = _put(fan, effect.agent, summary=summary, work=work, usage=outcome.usage, spent_usd=outcome.spent_usd)
@@ -197,7 +205,7 @@ def _end_check(fan: Fan, effect: CheckMerge, outcome: Outcome) -> Fan:
 def _give_back(fan: Fan, agent: AgentId, stage: Stage, why: str, base: Commit, told: str) -> Fan:
     """To the agent that made it, or, after two rounds of mending, to a person."""
     if fan.branch(agent).round < MAX_ROUNDS:
-        return _put(fan, agent, stage="waiting", base=base, told=told, why=why)
+        return _put(fan, agent, stage="waiting", base=base, told=told, why=why, lost=0)
     return _put(fan, agent, stage=stage, why=why)
 
 

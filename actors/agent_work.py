@@ -1,0 +1,160 @@
+"""One round of one agent of a fan-out, in whatever process: the same loop and the same world as the main agent's, in a
+worktree of its own, over a log that is somebody else's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from actors.agent_lease import AgentLease
+from actors.commands import CommandRoom, Commands
+from actors.fan_files import calls_of, work_of
+from actors.files import SessionFiles
+from actors.models import Models
+from actors.world import LocalWorld
+from agent.loop import Loop
+from agent.models.client import Delta, ModelClient
+from agent.models.requests import RequestCache
+from agent.permissions.rules import Rules
+from agent.planning import Surroundings, ToolPlanner
+from agent.prompt import as_subagent
+from agent.state import State
+from eventlog.effects import MakeWorktree, RestoreTree, SpawnAgent
+from eventlog.events import Body, ContextSet, EffectStarted, Interrupted, LimitsSet, UserSaid
+from eventlog.ids import CallId, CommandId
+from eventlog.outcomes import AgentEnded, Refused
+from eventlog.redact import Redactor
+from eventlog.seams import Clock, Log
+from processes.runner import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What the agents of a session share in one process."""
+
+    files: SessionFiles
+    """The main agent's."""
+    room: CommandRoom
+    around: Surroundings
+    rules: Rules
+    models: Models
+    runner: Runner
+    redactor: Redactor
+    clock: Clock
+    on_delta: Callable[[Delta], None]
+    readable: tuple[Path, ...] = ()
+
+
+class Borrowed:
+    """The session's models: an agent that ends leaves them open."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def client(self, context: ContextSet) -> ModelClient:
+        return self._models.client(context)
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """`opening`: the agent's first events, for one that has none yet."""
+
+    effect: SpawnAgent
+    opening: tuple[Body, ...]
+
+
+class Agent:
+    """One incarnation. `state` is all that the log holds of it."""
+
+    def __init__(self, shop: Workshop, log: Log, lease: AgentLease, state: State) -> None:
+        self._lease, self._files = lease, shop.files.of_agent(lease.agent)
+        requests = RequestCache()
+        around = replace(shop.around, agent=lease.agent, session=self._files.key)
+        planner = ToolPlanner(shop.rules, around, requests, shop.clock)
+        calls = calls_of(lease.path.parent.parent, lease.agent)
+        calls.mkdir(mode=0o700, parents=True, exist_ok=True)
+        room = replace(shop.room, calls=calls, lease=lease.of_commands)
+        self._world = LocalWorld(
+            self._files,
+            Commands(shop.runner, room, shop.redactor),
+            Borrowed(shop.models),
+            requests,
+            planner.may_read,
+            shop.on_delta,
+            shop.readable,
+            performing=lease.performing,
+            tools=shop.around.tools,
+        )
+        self._loop = Loop(log, planner, self._world, state, lambda event: None)
+
+    @property
+    def state(self) -> State:
+        return self._loop.state
+
+    async def work(self, round: Round) -> State:
+        """To the end of the round. Raises LogError, fence.CannotTake."""
+        return await self._lease.hold(lambda: take_turn(self._loop, round))
+
+    def interrupt(self) -> None:
+        said = f"{self._lease.agent}-interrupted-{self._lease.number}-{len(self.state.commands)}"
+        self._loop.inbox.put_nowait(Interrupted(id=CommandId(said)))
+
+    def conclude(self, effect: SpawnAgent) -> AgentEnded | Refused:
+        """What the session gets to know of a round that is over. Blocks. Raises GitError."""
+        state, ended = self.state, self.state.ending
+        if ended is None or state.active:
+            return Refused(text=state.refused.text if state.refused else "The agent could not begin.")
+        subject = (ended.text if ended.ending == "done" else effect.text).strip().partition("\n")[0][:72]
+        return AgentEnded(
+            ending=ended.ending,
+            text=ended.text,
+            work=work_of(self._files, state, effect, subject or f"Work of {effect.agent}"),
+            usage=state.usage,
+            spent_usd=state.spent_usd,
+            unpriced=state.unpriced,
+        )
+
+    async def close(self) -> None:
+        """What it began outlives this process and is found again."""
+        await self._world.close()
+
+
+async def take_turn(loop: Loop, round: Round) -> State:
+    """From wherever the agent is in its round. Raises LogError."""
+    effect = round.effect
+    said = CommandId(f"{effect.agent}.{effect.round}")
+    if loop.state.context is None:
+        await loop.record(*round.opening, UserSaid(id=said, text=effect.text))
+        return await loop.wait()
+    state = await loop.run()
+    if said in state.commands:
+        return state
+    if state.snapshot != effect.base:
+        restore = RestoreTree(commit=effect.base)
+        await loop.record(EffectStarted(call_id=CallId(f"t{effect.round}"), attempt=1, effect=restore))
+        state = await loop.wait()
+        if state.snapshot != effect.base:
+            return state
+    await loop.record(UserSaid(id=said, text=effect.text))
+    return await loop.wait()
+
+
+def opening_of(effect: SpawnAgent, session: State, repository: str) -> tuple[Body, ...]:
+    """The first events of an agent: the rights and the model of its session, its own task and share."""
+    context, agent = session.context, effect.agent
+    assert context is not None
+    limits = LimitsSet(
+        id=CommandId(f"{agent}-limits"),
+        max_turns=session.limits.max_turns,
+        max_budget_usd=effect.budget_usd,
+        max_attempts=session.limits.max_attempts,
+    )
+    worktree = MakeWorktree(repository=repository, head=effect.base, carry_dirty=False, at_s=effect.at_s)
+    return (
+        as_subagent(context),
+        session.mode.model_copy(update={"id": CommandId(f"{agent}-mode"), "attended": False}),
+        limits,
+        EffectStarted(call_id=CallId("w1"), attempt=1, effect=worktree),
+    )

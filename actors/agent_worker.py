@@ -1,0 +1,146 @@
+"""The actor in which one agent of a fan-out works: a warm process that takes one round after the other, of any session.
+
+Nothing is retried by Ray: an agent whose process died goes on from the log, in another one."""
+
+import asyncio
+import gc
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import orjson
+import ray
+from ray.actor import ActorClass
+
+from actors.agent_lease import AgentLease, lease_file
+from actors.agent_work import Agent, Workshop
+from actors.building import Parts, find_files, make_rules, make_workshop, rehearse, try_sandbox
+from actors.gpu import without_gpu
+from actors.models import ModelChoice
+from actors.orders import Order, decode_order
+from actors.refusals import refusal_of
+from actors.remote_log import RemoteLog
+from agent.apply import fold_events
+from agent.state import State
+from configs.places import daemon_place, decode_variables
+from configs.settings import Environment, load_settings
+from eventlog.lock import start_time
+from eventlog.seams import SystemClock
+
+IDLE_S = 600.0
+"""After so long without work its process ends."""
+
+
+class AgentWorker:
+    """Plain: values cross as JSON, and an error as a value, so that no traceback crosses at all."""
+
+    def __init__(self, state_folder: str) -> None:
+        os.umask(0o077)
+        without_gpu()
+        self._place = daemon_place(Path(state_folder))
+        self._order: Order | None = None
+        self._agent: Agent | None = None
+        self._working: asyncio.Task[bytes] | None = None
+        self._interrupted = False
+        self._rounds = 0
+        with TemporaryDirectory(dir=self._place.folder, prefix="warm-") as folder:
+            rehearse(Path(folder))
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
+
+    async def begin(self, order: bytes, variables: bytes) -> bool:
+        """Take a round; False where another one is under way here."""
+        if self._order is not None:
+            return False
+        self._order, self._interrupted = decode_order(order), False
+        self._rounds += 1
+        self._working = asyncio.create_task(self._work(self._order, orjson.loads(variables)))
+        return True
+
+    async def outcome(self, owner: str) -> bytes:
+        """What a round came to, once it is over: {"outcome": …}, or what made an end of it. Whoever has got it knows
+        it, so that this process is free again; empty where it is not of this owner."""
+        order, working = self._order, self._working
+        if order is None or working is None or order.owner != owner:
+            return b""
+        told = await asyncio.shield(working)
+        if self._working is working:
+            self._order = self._working = None
+            self._leave_later()
+        return told
+
+    async def interrupt(self, owner: str) -> None:
+        if self._order is None or self._order.owner != owner:
+            return
+        self._interrupted = True
+        if self._agent is not None:
+            self._agent.interrupt()
+
+    async def describe(self) -> bytes:
+        owner = self._order.owner if self._order is not None else None
+        lease = self._order.lease if self._order is not None else 0
+        return orjson.dumps(
+            {"pid": os.getpid(), "started": start_time(os.getpid()) or 0, "owner": owner, "lease": lease}
+        )
+
+    async def _work(self, order: Order, variables: Mapping[str, str]) -> bytes:
+        try:
+            outcome = await self._carry_out(order, variables)
+        except Exception as error:  # any of them has to become a sentence on another side
+            return orjson.dumps(refusal_of(error, self._place.log))
+        finally:
+            self._agent = None
+        return orjson.dumps({"outcome": outcome})
+
+    async def _carry_out(self, order: Order, variables: Mapping[str, str]) -> Any:
+        environment = Environment(decode_variables(variables), self._place.state_folder, order.config_file)
+        parts = Parts(environment, load_settings(environment), SystemClock(), lambda delta: None)
+        shop = await asyncio.to_thread(_open_shop, parts, order)
+        lease = AgentLease(order.agent, order.lease, lease_file(environment.sessions / order.session, order.agent))
+        door = self._place.door(order.session)
+        try:
+            async with RemoteLog(door, order.agent, order.lease, parts.redactor) as log:
+                state = await asyncio.to_thread(_fold, log, order)
+                self._agent = agent = Agent(shop, log, lease, state)
+                if self._interrupted:
+                    agent.interrupt()
+                try:
+                    await agent.work(order.round)
+                    return (await asyncio.to_thread(agent.conclude, order.round.effect)).model_dump(mode="json")
+                finally:
+                    await agent.close()
+        finally:
+            await shop.models.close()
+            await shop.runner.close()
+
+    def _leave_later(self) -> None:
+        rounds = self._rounds
+
+        def leave() -> None:
+            if self._rounds == rounds and self._order is None:
+                ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+        asyncio.get_running_loop().call_later(IDLE_S, leave)
+
+
+def _open_shop(parts: Parts, order: Order) -> Workshop:
+    """Blocks. Raises CannotStart, GitError."""
+    files = find_files(parts, order.session, order.repository)
+    rules = make_rules(parts.settings, order.rights.allowed, order.rights.denied)
+    models = ModelChoice(parts.environment, parts.settings)
+    folder = parts.environment.sessions / order.session
+    sandbox = try_sandbox(order.mode)
+    return make_workshop(parts, folder, files, rules, models, sandbox, own=True, readable=order.rights.readable)
+
+
+def _fold(log: RemoteLog, order: Order) -> State:
+    """What the log holds of the agent; nothing of one that is new. Blocks. Raises LogError."""
+    if order.lease == 1:
+        return State()
+    return fold_events([event for event in log.read() if event.actor == order.agent], actor=order.agent)
+
+
+AgentWorkerActor: ActorClass[AgentWorker] = ray.remote(AgentWorker)

@@ -1,0 +1,48 @@
+"""What a session asks of the process of an agent, as a value that crosses."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from actors.agent_work import Round
+from actors.building import Rights
+from eventlog.events import ModeChosen
+from eventlog.ids import AgentId, SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A round of an agent, as its session asks for it. Its JSON holds no secret."""
+
+    session: SessionId
+    repository: Path
+    config_file: Path
+    lease: int
+    mode: ModeChosen
+    rights: Rights
+    round: Round
+
+    @property
+    def agent(self) -> AgentId:
+        return self.round.effect.agent
+
+    @property
+    def owner(self) -> str:
+        return owner_of(self.session, self.agent)
+
+
+_ORDER = TypeAdapter(Order)
+
+
+def owner_of(session: SessionId, agent: AgentId) -> str:
+    return f"{session} {agent}"
+
+
+def encode_order(order: Order) -> bytes:
+    return _ORDER.dump_json(order)
+
+
+def decode_order(data: bytes) -> Order:
+    """Raises pydantic.ValidationError."""
+    return _ORDER.validate_json(data)

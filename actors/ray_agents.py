@@ -1,0 +1,182 @@
+"""The agents of a hosted session: each in a process of its own, a detached actor that outlives its session's process.
+
+Who takes a session up finds its agents at work and waits for them. One that died, or that says nothing for too long,
+goes on from the log in another process."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter
+
+from actors.agent_work import Round, Workshop, opening_of
+from actors.agents import Append
+from actors.building import Rights
+from actors.orders import Order, encode_order, owner_of
+from agent.state import State
+from configs.crash import reached
+from eventlog.effects import SpawnAgent
+from eventlog.events import Draft
+from eventlog.ids import AgentId, SessionId
+from eventlog.leases import next_lease
+from eventlog.outcomes import AgentEnded, AttemptLost, Refused
+from eventlog.store import DuckLog
+
+_PREFIX = "agent-"
+_ANSWER_S = 10.0
+_OUTCOME: TypeAdapter[AgentEnded | Refused] = TypeAdapter(AgentEnded | Refused)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a round needs besides what its session knows."""
+
+    state_folder: Path
+    config_file: Path
+    variables: Mapping[str, str]
+    """As the session got them; they cross to the agent's process and are kept nowhere."""
+
+
+class RayAgents:
+    """An Agents. Belongs to a process that has joined Ray."""
+
+    def __init__(self, workshop: Workshop, rights: Rights, seat: Seat) -> None:
+        self._shop, self._rights, self._seat = workshop, rights, seat
+        self._log: DuckLog | None = None
+        self._append: Append | None = None
+        self._at_work: dict[AgentId, Any] = {}
+        """Handles of actors, whose methods no type checker knows."""
+        self._interrupted: set[AgentId] = set()
+        self._seating = asyncio.Lock()
+
+    def open(self, log: DuckLog, append: Append) -> None:
+        self._log, self._append = log, append
+
+    async def run(self, effect: SpawnAgent, session: State) -> AgentEnded | Refused | AttemptLost:
+        log, agent = self._log, effect.agent
+        assert log is not None
+        owner = owner_of(log.session, agent)
+        worker = await self._adopt(owner) if agent in log.leases else None
+        if worker is None:
+            worker = await self._begin(log, effect, session)
+        self._at_work[agent] = worker
+        if agent in self._interrupted:
+            worker.interrupt.remote(owner)
+        try:
+            told = await _answer(worker.outcome.remote(owner), None)
+        except ActorLost as error:
+            return AttemptLost(evidence=f"the process of agent {agent} ended ({error}); it goes on from the log")
+        finally:
+            self._at_work.pop(agent, None)
+        return _read(agent, told)
+
+    def interrupt(self, agent: AgentId) -> None:
+        assert self._log is not None
+        self._interrupted.add(agent)
+        if (worker := self._at_work.get(agent)) is not None:
+            worker.interrupt.remote(owner_of(self._log.session, agent))
+
+    async def close(self) -> None:
+        """They outlive this process; who opens the session again finds them."""
+
+    async def _begin(self, log: DuckLog, effect: SpawnAgent, session: State) -> Any:
+        assert self._append is not None
+        granted = next_lease(log.leases, effect.agent)
+        reached("before_lease")
+        await self._append([log.prepare(Draft(body=granted))])
+        reached("after_lease")
+        root = self._shop.files.repository.root
+        order = Order(
+            session=SessionId(log.session),
+            repository=root,
+            config_file=self._seat.config_file,
+            lease=granted.lease,
+            mode=session.mode,
+            rights=self._rights,
+            round=Round(effect, opening_of(effect, session, str(root))),
+        )
+        return await self._seat_at(encode_order(order), orjson.dumps(dict(self._seat.variables)))
+
+    async def _seat_at(self, order: bytes, variables: bytes) -> Any:
+        """An idle worker that has taken the order, or a new one."""
+        async with self._seating:
+            for worker, found in await _describe_all():
+                if found["owner"] is None:
+                    with contextlib.suppress(ActorLost):
+                        if await _answer(worker.begin.remote(order, variables)):
+                            return worker
+        while True:
+            worker = await asyncio.to_thread(_create, self._seat.state_folder)
+            if await _answer(worker.begin.remote(order, variables), None):
+                return worker
+
+    async def _adopt(self, owner: str) -> Any | None:
+        """The worker that has the agent, if one lives."""
+        return next((worker for worker, found in await _describe_all() if found["owner"] == owner), None)
+
+
+class ActorLost(Exception):
+    """Its process died, or does not answer."""
+
+
+def _read(agent: AgentId, told: bytes) -> AgentEnded | Refused | AttemptLost:
+    if not told:
+        return AttemptLost(evidence=f"what agent {agent} came to was told to somebody else; it goes on from the log")
+    answer = orjson.loads(told)
+    if "outcome" in answer:
+        return _OUTCOME.validate_python(answer["outcome"])
+    if "LogError" in answer["kinds"]:
+        return AttemptLost(evidence=f"agent {agent} had to stop: {answer['text']}")
+    return Refused(text=answer["text"] or f"Agent {agent} met a mistake of ours; the daemon's log says where.")
+
+
+async def _describe_all() -> Sequence[tuple[Any, Mapping[str, Any]]]:
+    """The agents' workers that answer."""
+    import ray
+
+    names = [name for name in await asyncio.to_thread(ray.util.list_named_actors) if name.startswith(_PREFIX)]
+
+    async def look(name: str) -> tuple[Any, Mapping[str, Any]] | None:
+        # ValueError: it ended meanwhile.
+        with contextlib.suppress(ActorLost, ValueError):
+            worker = await asyncio.to_thread(ray.get_actor, name)
+            return worker, orjson.loads(await _answer(worker.describe.remote()))
+        return None
+
+    return [found for found in await asyncio.gather(*map(look, names)) if found is not None]
+
+
+def _create(state_folder: Path) -> Any:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from actors.agent_worker import AgentWorkerActor
+
+    here = ray.get_runtime_context().get_node_id()
+    options: Any = AgentWorkerActor.options(
+        name=_PREFIX + secrets.token_hex(4),
+        lifetime="detached",
+        num_cpus=0,
+        max_restarts=0,
+        max_task_retries=0,
+        # Its worktree and its session's folder are on this node.
+        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
+    )
+    return options.remote(str(state_folder))
+
+
+async def _answer(reference: Any, limit_s: float | None = _ANSWER_S) -> Any:
+    from ray.exceptions import RayError
+
+    try:
+        async with asyncio.timeout(limit_s):
+            return await reference
+    except TimeoutError as error:
+        raise ActorLost(f"no answer in {limit_s:g} s") from error
+    except RayError as error:
+        raise ActorLost(type(error).__name__) from error
