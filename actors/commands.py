@@ -112,7 +112,12 @@ class Commands:
         limits = Limits(timeout_s=timeout_s, output_bytes=self._room.limits.output_bytes)
         text = f"exec {shlex.join(program)} < {shlex.quote(str(given))}"
         command = Command(text=text, cwd=cwd, env=env, limits=limits, lease=self._room.lease)
-        result = await self._runner.run(folder, command)
+        try:
+            result = await self._runner.run(folder, command)
+        except ProcessError:
+            # It never began, and never will under this attempt.
+            given.unlink(missing_ok=True)
+            raise
         given.unlink(missing_ok=True)
         return result
 
