@@ -1,7 +1,6 @@
 """One round of one agent of a fan-out, in whatever process: the same loop and the same world as the main agent's, in a
 worktree of its own, over a log that is somebody else's."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,8 +39,11 @@ class Workshop:
     runner: Runner
     redactor: Redactor
     clock: Clock
-    on_delta: Callable[[Delta], None]
     readable: tuple[Path, ...] = ()
+
+
+def _tell_nobody(delta: Delta) -> None:
+    """Several write at the same time: what is read of an agent is its last words."""
 
 
 class Borrowed:
@@ -82,7 +84,7 @@ class Agent:
             Borrowed(shop.models),
             requests,
             planner.may_read,
-            shop.on_delta,
+            _tell_nobody,
             shop.readable,
             performing=lease.performing,
             tools=shop.around.tools,

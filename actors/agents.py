@@ -27,6 +27,10 @@ class Agents(Protocol):
         AttemptLost: its process died, and the next attempt goes on from the log."""
         ...
 
+    def note(self, event: Event) -> None:
+        """Each event of the session, as it is published."""
+        ...
+
     def interrupt(self, agent: AgentId) -> None: ...
 
     async def close(self) -> None:

@@ -248,6 +248,7 @@ def build(
         identity=this_process(),
     )
     agents.open(opened.log, coordinator.append)
+    coordinator.listeners.append(agents.note)
     return coordinator
 
 
@@ -281,7 +282,7 @@ def make_workshop(
         tools=settings.tools,
     )
     runner = Runner(sandbox.bwrap, crash.WRAPPER, etc=environment.state_folder)
-    return Workshop(files, room, around, rules, models, runner, parts.redactor, parts.clock, parts.on_delta, readable)
+    return Workshop(files, room, around, rules, models, runner, parts.redactor, parts.clock, readable)
 
 
 def connect(parts: Parts, targets: Sequence[Target], contexts: Sequence[ContextSet | ModelRoute]) -> Models:

@@ -20,7 +20,7 @@ from actors.sessions import Options, Ready, prepare_new, prepare_resumed
 from agent.models.client import Delta
 from agent.standing import Standing
 from configs.crash import reached
-from configs.places import DaemonPlace, decode_variables, to_letters
+from configs.places import DaemonPlace, decode_variables, hung_limit_s, to_letters
 from configs.settings import Environment, load_settings
 from eventlog.events import Event, UserSaid
 from eventlog.ids import CommandId, SessionId
@@ -111,10 +111,11 @@ class Hosted:
         self.over = asyncio.Event()
         self._place = place
         environment = Environment(decode_variables(variables), place.state_folder, request.config_file)
-        seat = Seat(place.state_folder, request.config_file, variables)
+        settings, hung_s = load_settings(environment), hung_limit_s(environment.variables)
+        seat = Seat(place.state_folder, request.config_file, variables, hung_s, settings.agent_quiet_s)
         self._parts = Parts(
             environment,
-            load_settings(environment),
+            settings,
             SystemClock(),
             self._on_delta,
             lambda shop, rights: RayAgents(shop, rights, seat),

@@ -17,15 +17,19 @@ from pydantic import TypeAdapter
 from actors.agent_work import Round, Workshop, opening_of
 from actors.agents import Append
 from actors.building import Rights
+from actors.heartbeat import wait_silent
 from actors.orders import Order, encode_order, owner_of
 from agent.state import State
 from configs.crash import reached
 from eventlog.effects import SpawnAgent
-from eventlog.events import Draft
+from eventlog.errors import CannotTakeOver
+from eventlog.events import Draft, Event
 from eventlog.ids import AgentId, SessionId
 from eventlog.leases import next_lease
+from eventlog.lock import Holder
 from eventlog.outcomes import AgentEnded, AttemptLost, Refused
 from eventlog.store import DuckLog
+from eventlog.taking_over import end_process
 
 _PREFIX = "agent-"
 _ANSWER_S = 10.0
@@ -40,6 +44,9 @@ class Seat:
     config_file: Path
     variables: Mapping[str, str]
     """As the session got them; they cross to the agent's process and are kept nowhere."""
+    hung_s: float
+    """How long an agent's process may not answer, and `quiet_s` how long it may log nothing, until it is replaced."""
+    quiet_s: float
 
 
 class RayAgents:
@@ -52,6 +59,8 @@ class RayAgents:
         self._at_work: dict[AgentId, Any] = {}
         """Handles of actors, whose methods no type checker knows."""
         self._interrupted: set[AgentId] = set()
+        self._heard: dict[AgentId, asyncio.Event] = {}
+        """Set by each event of an agent."""
         self._seating = asyncio.Lock()
 
     def open(self, log: DuckLog, append: Append) -> None:
@@ -68,12 +77,44 @@ class RayAgents:
         if agent in self._interrupted:
             worker.interrupt.remote(owner)
         try:
-            told = await _answer(worker.outcome.remote(owner), None)
+            told = await self._wait(agent, worker, owner)
         except ActorLost as error:
-            return AttemptLost(evidence=f"the process of agent {agent} ended ({error}); it goes on from the log")
+            return AttemptLost(evidence=f"the process of agent {agent} {error}; it goes on from the log")
         finally:
             self._at_work.pop(agent, None)
         return _read(agent, told)
+
+    async def _wait(self, agent: AgentId, worker: Any, owner: str) -> bytes:
+        """Raises ActorLost; its process is gone then, also one that hung."""
+        self._heard[agent] = asyncio.Event()
+        process = await _process_of(worker)
+        told = asyncio.ensure_future(_answer(worker.outcome.remote(owner), None))
+        hung = asyncio.ensure_future(wait_silent(lambda: _ping(worker), self._seat.hung_s))
+        quiet = asyncio.ensure_future(self._wait_quiet(agent))
+        try:
+            await asyncio.wait({told, hung, quiet}, return_when=asyncio.FIRST_COMPLETED)
+            if told.done():
+                return told.result()
+            await _end(worker, process)
+            limit_s = self._seat.hung_s if hung.done() else self._seat.quiet_s
+            what = "did not answer" if hung.done() else "logged nothing"
+            raise ActorLost(f"{what} for {limit_s:g} s and was ended")
+        finally:
+            for task in (told, hung, quiet):
+                task.cancel()
+            await asyncio.gather(told, hung, quiet, return_exceptions=True)
+
+    async def _wait_quiet(self, agent: AgentId) -> None:
+        heard = self._heard[agent]
+        with contextlib.suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout(self._seat.quiet_s):
+                    await heard.wait()
+                heard.clear()
+
+    def note(self, event: Event) -> None:
+        if (heard := self._heard.get(event.actor)) is not None:
+            heard.set()
 
     def interrupt(self, agent: AgentId) -> None:
         assert self._log is not None
@@ -177,6 +218,27 @@ async def _answer(reference: Any, limit_s: float | None = _ANSWER_S) -> Any:
         async with asyncio.timeout(limit_s):
             return await reference
     except TimeoutError as error:
-        raise ActorLost(f"no answer in {limit_s:g} s") from error
+        raise ActorLost(f"did not answer for {limit_s:g} s") from error
     except RayError as error:
-        raise ActorLost(type(error).__name__) from error
+        raise ActorLost(f"ended ({type(error).__name__})") from error
+
+
+async def _ping(worker: Any) -> None:
+    """One that is dead is told of by who waits for its outcome."""
+    with contextlib.suppress(ActorLost):
+        await _answer(worker.describe.remote(), None)
+
+
+async def _process_of(worker: Any) -> Holder:
+    """Raises ActorLost."""
+    found = orjson.loads(await _answer(worker.describe.remote()))
+    return Holder(found["pid"], found["started"])
+
+
+async def _end(worker: Any, process: Holder) -> None:
+    """By its pid first: Ray would ask it, and it does not listen."""
+    import ray
+
+    with contextlib.suppress(CannotTakeOver):
+        await asyncio.to_thread(end_process, process)
+    await asyncio.to_thread(ray.kill, worker, no_restart=True)

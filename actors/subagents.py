@@ -9,6 +9,7 @@ from actors.agent_work import Agent, Round, Workshop, opening_of
 from actors.agents import Append
 from agent.apply import fold_events
 from agent.state import State
+from configs.crash import reached
 from eventlog.effects import SpawnAgent
 from eventlog.errors import LogError
 from eventlog.events import Draft, Event
@@ -63,7 +64,9 @@ class LocalAgents:
         log, append, name = self._log, self._append, effect.agent
         assert log is not None and append is not None
         granted = next_lease(log.leases, name)
+        reached("before_lease")
         await append([log.prepare(Draft(body=granted))])
+        reached("after_lease")
         state = self._known.get(name) or await asyncio.to_thread(fold_agent, log, name, granted.lease)
         lease = AgentLease(name, granted.lease, lease_file(log.folder, name))
         agent = self._agents[name] = Agent(self._shop, AgentLog(log, append, name, granted.lease), lease, state)
@@ -78,6 +81,9 @@ class LocalAgents:
         finally:
             del self._agents[name]
             await agent.close()
+
+    def note(self, event: Event) -> None:
+        """They share this process: what hangs hangs the session, and nobody here can tell."""
 
     def interrupt(self, agent: AgentId) -> None:
         found = self._agents.get(agent)

@@ -212,7 +212,7 @@ def _apply_command(state: State, body: Command) -> State:
                 state, body.ask, "settled", None, f"The user did not allow this call; it did not run.{reason}"
             )
         case Interrupted():
-            return replace(state, interrupting=state.active)
+            return replace(state, interrupting=state.active) if body.agent is None else state
         case Continued():
             if state.active or not state.messages:
                 return state

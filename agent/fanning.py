@@ -136,6 +136,6 @@ def _prepare(fan: Fan, branch: Branch, planner: FanPlanner) -> EffectStarted:
 def _retire(state: State, fan: Fan, planner: FanPlanner) -> Sequence[Body]:
     if any(isinstance(item.effect, RetireAgents) for item in state.open.values()):
         return ()
-    agents = tuple(branch.agent for branch in fan.branches if branch.round > 0)
+    agents = tuple(branch.agent for branch in fan.branches if branch.round > 0 or branch.lost > 0)
     effect = RetireAgents(fan=fan.id, agents=agents, at_s=planner.now_s())
     return (EffectStarted(call_id=CallId(f"{fan.id}_end"), attempt=1, effect=effect),)

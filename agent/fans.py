@@ -149,8 +149,8 @@ def _end_work(fan: Fan, effect: SpawnAgent, outcome: Outcome) -> Fan:
     branch = fan.branch(effect.agent)
     if isinstance(outcome, AttemptLost):
         # The same round again, under the next attempt: the log knows how far it was.
-        fan = _put(fan, effect.agent, round=branch.round - 1, lost=branch.lost + 1, why=outcome.evidence)
-        return _put(fan, effect.agent, stage="waiting" if branch.lost + 1 < MAX_LOST else "stopped")
+        fan = _put(fan, effect.agent, stage="waiting", round=branch.round - 1, lost=branch.lost + 1)
+        return fan if branch.lost + 1 < MAX_LOST else _put(fan, effect.agent, stage="stopped", why=outcome.evidence)
     if not isinstance(outcome, AgentEnded):
         return _stop(fan, effect.agent, outcome)
     summary = outcome.text or branch.summary

@@ -7,7 +7,7 @@ from typing import Protocol
 from agent.apply import apply
 from agent.decide import Planner, decide
 from agent.state import State
-from eventlog.effects import CallModel
+from eventlog.effects import CallModel, SpawnAgent
 from eventlog.events import Body, Draft, EffectStarted, Event, Interrupted
 from eventlog.ids import CallId
 from eventlog.seams import Log, Prepared
@@ -70,9 +70,10 @@ class Loop:
             match event.body:
                 case EffectStarted() as intent:
                     self._world.start(intent, state, self.inbox.put_nowait)
-                case Interrupted(id=id) if id not in before:
-                    for call_id in state.open:
-                        self._world.interrupt(call_id)
+                case Interrupted(id=id, agent=agent) if id not in before:
+                    for call_id, item in state.open.items():
+                        if agent is None or (isinstance(item.effect, SpawnAgent) and item.effect.agent == agent):
+                            self._world.interrupt(call_id)
                 case _:
                     pass
         if any(isinstance(item.effect, CallModel) for item in state.open.values()):

@@ -42,6 +42,8 @@ class Interrupted(Value):
 
     kind: Literal["interrupted"] = "interrupted"
     id: CommandId
+    agent: AgentId | None = None
+    """Only this one of a fan-out stops; the others and the turn go on."""
 
 
 class Continued(Value):

@@ -28,6 +28,8 @@ class Wish:
     attended: bool
     after: int | None = 0
     """The event behind which showing begins; below 0 it counts back from the last. None: what this request does."""
+    agent: str | None = None
+    """Whose doings are shown; None: the main agent's."""
 
     @property
     def session(self) -> str:
@@ -36,7 +38,7 @@ class Wish:
     def again(self, after: int) -> "Wish":
         """For a session that ended unseen: go on with nothing, only show the rest."""
         request = {**self.request, "kind": "attached", "prompt": None}
-        return Wish(request, self.format, self.attended, after)
+        return Wish(request, self.format, self.attended, after, self.agent)
 
 
 def begin(daemon: Daemon, wish: Wish) -> dict[str, Any]:
@@ -72,13 +74,15 @@ def run(daemon: Daemon, wish: Wish) -> int:
 async def _show(daemon: Daemon, wish: Wish, stream: Stream) -> int:
     import asyncio
 
+    from eventlog.ids import MAIN, AgentId
     from frontends.terminal.driver import ask_on_terminal
     from frontends.terminal.remote import RemoteSession, show
     from frontends.terminal.screen import Screen
 
     # What is imported stays: to look through it once more at the exit would take 30 ms.
     gc.freeze()
-    session = RemoteSession(daemon, wish.session, Screen(wish.session, wish.format))
+    screen = Screen(wish.session, wish.format, actor=AgentId(wish.agent or MAIN))
+    session = RemoteSession(daemon, wish.session, screen)
     loop = asyncio.get_running_loop()
     stream.deliver_to(lambda kind, value: _hand_over(loop, session.take, kind, value))
     try:

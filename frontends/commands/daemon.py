@@ -5,7 +5,8 @@ import time
 
 import typer
 
-from frontends.commands.options import Last, Output, SessionName, Stop, is_attended
+from configs.version import new_command_name
+from frontends.commands.options import Last, Output, SessionName, Stop, is_attended, split_agent
 from frontends.commands.running import find_daemon, find_name, make_request
 
 daemon = typer.Typer(rich_markup_mode=None)
@@ -57,16 +58,23 @@ def attach(session: SessionName = None, last: Last = False, output: Output = "te
     """Come back to a session: see what it does, answer its questions. Ctrl-C twice leaves it running."""
     from frontends.running import Wish, run
 
+    session, agent = split_agent(session)
     name, attended = find_name(session, last), is_attended(output)
     request = make_request(name, "attached", {"attended": attended})
-    raise typer.Exit(run(find_daemon(), Wish(request, output, attended)))
+    raise typer.Exit(run(find_daemon(), Wish(request, output, attended, agent=agent)))
 
 
 @daemon.command()
 def stop(session: SessionName = None, last: Last = False) -> None:
-    """Interrupt a session that the daemon runs, and close it."""
+    """Interrupt a session that the daemon runs, and close it; or, as ID/AGENT, one agent of its fan-out."""
+    session, agent = split_agent(session)
     one, name = find_daemon(), find_name(session, last)
     if not one.runs():
         raise Stop(2, f"Session {name} is not running: there is no daemon.")
+    if agent is not None:
+        told = {"kind": "interrupted", "id": new_command_name(), "agent": agent}
+        one.ask("POST", f"/sessions/{name}/commands", told)
+        print(f"agent {agent} stops; what it made is kept")
+        return
     one.ask("POST", f"/sessions/{name}/stop")
     print(f"stopped {name}; `thalia resume {name}` goes on")

@@ -54,6 +54,12 @@ def read_prompt(given: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
+def split_agent(name: str | None) -> tuple[str | None, str | None]:
+    """ID/AGENT as (ID, AGENT)."""
+    session, _, agent = (name or "").partition("/")
+    return session or None, agent or None
+
+
 def split_name(name: str) -> tuple[str, int | None]:
     """ID or ID@SEQ."""
     session, at, seq = name.partition("@")

@@ -81,10 +81,10 @@ class Seen:
     began_us: dict[tuple[AgentId, CallId], int] = field(default_factory=dict)
 
 
-def lines_of(event: Event, seen: Seen) -> list[str]:
-    """The lines that a person reads; most events have none."""
-    if event.actor != MAIN:
-        return _lines_of_agent(event)
+def lines_of(event: Event, seen: Seen, actor: AgentId = MAIN) -> list[str]:
+    """The lines that a person reads who follows `actor`; most events have none."""
+    if event.actor != actor:
+        return _lines_of_agent(event) if actor == MAIN else []
     body = event.body
     match body:
         case UserSaid():

@@ -9,7 +9,7 @@ from agent.models.client import Delta, TextDelta
 from agent.standing import Standing
 from eventlog.effects import AskUser
 from eventlog.events import EffectFinished, Event
-from eventlog.ids import CallId
+from eventlog.ids import MAIN, AgentId, CallId
 from eventlog.outcomes import Cancelled, ModelFailed, ModelReplied
 from frontends.terminal.escape import safe, safe_line
 from frontends.terminal.lines import Seen, lines_of, question_lines, warning_lines
@@ -24,6 +24,8 @@ class Screen:
     session: str
     format: Format
     out: TextIO = field(default_factory=lambda: sys.stdout)
+    actor: AgentId = MAIN
+    """Whose doings are shown in full."""
     seen: Seen = field(default_factory=Seen)
     streamed: bool = False
     held: list[str] = field(default_factory=list)
@@ -59,7 +61,7 @@ class Screen:
 
     def show_question(self, call: CallId, question: AskUser) -> None:
         """Where it does not stand there yet: it was asked in an earlier run."""
-        if call not in self.seen.started:
+        if (self.actor, call) not in self.seen.started:
             for line in question_lines(question):
                 self.say(line)
 
@@ -82,9 +84,11 @@ class Screen:
             self.say(f"see it: thalia diff {self.session}    take it: thalia merge {self.session}")
 
     def _print_lines(self, event: Event) -> None:
-        lines = lines_of(event, self.seen)
+        lines = lines_of(event, self.seen, self.actor)
         if self.streamed:
-            outcome = event.body.outcome if isinstance(event.body, EffectFinished) else None
+            body = event.body
+            own = event.actor == self.actor
+            outcome = body.outcome if own and isinstance(body, EffectFinished) else None
             if not isinstance(outcome, ModelReplied | ModelFailed | Cancelled):
                 self.held += lines
                 return
