@@ -24,7 +24,6 @@ from actors.lost import put_aside
 from actors.models import Models, OneModel
 from actors.past import Past
 from actors.restarting import Restart, plan_restart
-from agent import fanning
 from agent.models.client import ModelClient
 from agent.models.resolve import Target
 from agent.planning import BUDGETED_OUTPUT_TOKENS
@@ -160,7 +159,7 @@ def _first_word(options: Options, prompt: str) -> UserSaid | FanOutAsked:
     id, fan = options.command_id or new_command_id(), options.fan
     if fan is None:
         return UserSaid(id=id, text=prompt)
-    return FanOutAsked(id=id, tasks=fan.tasks, jobs=fan.jobs or fanning.MAX_JOBS, check=fan.check)
+    return FanOutAsked(id=id, tasks=fan.tasks, jobs=fan.jobs or 0, check=fan.check)
 
 
 def _find_base(files: SessionFiles, options: Options) -> Commit:
@@ -298,7 +297,9 @@ def _stopped_early(state: State) -> bool:
     """Whether a turn is to be taken up again: it ended before its task was done, or a fork or a rewind cut it."""
     if state.active:
         return False
-    return bool(state.messages) if state.ending is None else state.ending.ending not in ("done", "withheld")
+    # What a fan-out left for a person to do no turn can go on with.
+    over = ("done", "withheld", "blocked", "check_failed")
+    return bool(state.messages) if state.ending is None else state.ending.ending not in over
 
 
 def rights_of(options: Options) -> Rights:

@@ -304,9 +304,11 @@ def _apply_part(state: State, part: PartOfFan, outcome: Outcome) -> State:
     fan = state.fan
     if fan is None:
         return state
+    if isinstance(part, SpawnAgent) and isinstance(outcome, AttemptLost):
+        state = _charge(state, max(outcome.charged_usd - fan.branch(part.agent).spent_usd, 0.0))
     if isinstance(part, SpawnAgent) and isinstance(outcome, AgentEnded):
         before = fan.branch(part.agent)
-        state = _charge(state, outcome.spent_usd - before.spent_usd)
+        state = _charge(state, max(outcome.spent_usd - before.spent_usd, 0.0))
         unpriced = state.unpriced or outcome.unpriced
         state = replace(state, usage=state.usage + outcome.usage - before.usage, unpriced=unpriced)
     return replace(state, fan=fans.note_end(fan, part, outcome))
@@ -355,8 +357,8 @@ def _write(state: State, how: Written) -> State:
 
 
 def _next_turn(state: State) -> State:
-    """What the user said meanwhile opens the next turn."""
-    if not state.queued:
+    """What the user said meanwhile opens the next turn; what we have to say ourselves waits for one."""
+    if not any(text != TORN_TEXT for text in state.queued):
         return state
     messages = state.messages.extend(UserMessage(text=text) for text in state.queued)
     return replace(_begin_turn(state), messages=messages, queued=(), merged=None)

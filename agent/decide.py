@@ -87,7 +87,7 @@ def _decide_interrupt(state: State, planner: Planner) -> Sequence[Body]:
         return fanning.end_early(state, state.fan, planner, "The user interrupted the turn.", interrupted=True)
     if state.refused is None and (snapshot := _decide_snapshot(state, planner, "at an interrupt")):
         return snapshot
-    return () if state.open else (TurnEnded(ending="interrupted", text="Interrupted."),)
+    return () if state.open else (TurnEnded(ending="interrupted", text=_with_report(state, "Interrupted.")),)
 
 
 def _decide_refused(state: State, planner: Planner, refused: Refused) -> Sequence[Body]:
@@ -95,7 +95,12 @@ def _decide_refused(state: State, planner: Planner, refused: Refused) -> Sequenc
         return rejections
     if state.fan is not None:
         return fanning.end_early(state, state.fan, planner, refused.text, interrupted=False)
-    return () if state.open else (TurnEnded(ending="failed", text=refused.text),)
+    return () if state.open else (TurnEnded(ending="failed", text=_with_report(state, refused.text)),)
+
+
+def _with_report(state: State, text: str) -> str:
+    """After a fan-out that a person asked for, what became of it: nobody else tells them."""
+    return f"{text}\n{fanning.report(state.ended_fan)}" if state.ended_fan is not None else text
 
 
 def _decide_asked_fan(state: State, planner: Planner, asked: FanOutAsked) -> Sequence[Body]:

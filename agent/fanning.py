@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from agent.fans import IN_MERGE, Branch, Fan, ending_of, report
+from agent.fans import IN_MERGE, Branch, Fan, ending_of, next_to_merge, report
 from agent.state import State
 from eventlog.effects import (
     AdvanceBranch,
@@ -106,7 +106,8 @@ def _merge_next(state: State, fan: Fan, planner: FanPlanner) -> list[Body]:
     """One at a time: each is merged onto the one before."""
     current = next((branch for branch in fan.branches if branch.stage in IN_MERGE), None)
     if current is None:
-        return [_prepare(fan, fan.branch(fan.queue[0]), planner)] if fan.queue else []
+        waiting = next_to_merge(fan)
+        return [_prepare(fan, waiting, planner)] if waiting is not None else []
     assert current.stage in ("merging", "checking", "advancing") or current.merge is not None
     match current.stage:
         case "prepared" if fan.effect.check and current.merge is not None:
@@ -130,7 +131,7 @@ def _prepare(fan: Fan, branch: Branch, planner: FanPlanner) -> EffectStarted:
     effect = PrepareMerge(
         agent=branch.agent, work=branch.work, onto=fan.tip, conflicted=branch.conflicted, at_s=planner.now_s()
     )
-    return EffectStarted(call_id=part_id(branch.agent, "m", branch.round), attempt=1, effect=effect)
+    return EffectStarted(call_id=part_id(branch.agent, "m", branch.merges + 1), attempt=1, effect=effect)
 
 
 def _retire(state: State, fan: Fan, planner: FanPlanner) -> Sequence[Body]:

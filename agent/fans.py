@@ -74,10 +74,16 @@ class Branch:
     """Its work with what was merged before."""
     conflicted: tuple[str, ...] = ()
     """Files that it had to resolve."""
+    merges: int = 0
+    """How often a merge was prepared."""
+    held: Commit | None = None
+    """What was merged when this one was found to conflict while another was being mended: no use to try it again."""
     lost: int = 0
     """Attempts at this round whose process died."""
     checks: int = 0
     """Attempts at the check of this round."""
+    back: Stage = "stopped"
+    """How it ends where its agent does not mend it."""
     summary: str = ""
     why: str = ""
     """Where it was not merged."""
@@ -116,7 +122,8 @@ def note_start(fan: Fan, effect: PartOfFan) -> Fan:
             return _put(fan, effect.agent, stage="working", round=effect.round, checks=0)
         case PrepareMerge():
             queue = tuple(agent for agent in fan.queue if agent != effect.agent)
-            return _put(changed(fan, queue=queue), effect.agent, stage="merging")
+            merges = fan.branch(effect.agent).merges + 1
+            return _put(changed(fan, queue=queue), effect.agent, stage="merging", merges=merges, held=None)
         case CheckMerge():
             return _put(fan, effect.agent, stage="checking", checks=fan.branch(effect.agent).checks + 1)
         case AdvanceBranch():
@@ -149,7 +156,8 @@ def _end_work(fan: Fan, effect: SpawnAgent, outcome: Outcome) -> Fan:
     branch = fan.branch(effect.agent)
     if isinstance(outcome, AttemptLost):
         # The same round again, under the next attempt: the log knows how far it was.
-        fan = _put(fan, effect.agent, stage="waiting", round=branch.round - 1, lost=branch.lost + 1)
+        spent = max(outcome.charged_usd, branch.spent_usd)
+        fan = _put(fan, effect.agent, stage="waiting", round=branch.round - 1, lost=branch.lost + 1, spent_usd=spent)
         return fan if branch.lost + 1 < MAX_LOST else _put(fan, effect.agent, stage="stopped", why=outcome.evidence)
     if not isinstance(outcome, AgentEnded):
         return _stop(fan, effect.agent, outcome)
@@ -159,7 +167,7 @@ def _end_work(fan: Fan, effect: SpawnAgent, outcome: Outcome) -> Fan:
     if outcome.ending != "done":
         return _put(fan, effect.agent, stage="stopped", why=f"It ended early ({outcome.ending}): {outcome.text}")
     if outcome.work is None and effect.round > 1:
-        return _put(fan, effect.agent, stage="stopped", why=f"{branch.why} Its agent changed nothing about it.")
+        return _put(fan, effect.agent, stage=branch.back, why=f"{branch.why} Its agent changed nothing about it.")
     if outcome.work is None:
         return _put(fan, effect.agent, stage="unchanged")
     return changed(_put(fan, effect.agent, stage="ready"), queue=(*fan.queue, effect.agent))
@@ -169,6 +177,10 @@ def _end_merge(fan: Fan, effect: PrepareMerge, outcome: Outcome) -> Fan:
     match outcome:
         case MergePrepared(commit=commit):
             return _put(fan, effect.agent, stage="prepared", merge=commit)
+        case MergeConflicted() if _is_mended(fan, effect.agent):
+            # Several that resolve the same conflict at the same time would meet again, and again.
+            fan = changed(fan, queue=(*fan.queue, effect.agent))
+            return _put(fan, effect.agent, stage="ready", held=fan.tip)
         case MergeConflicted(commit=commit, files=files, text=patch):
             named = ", ".join(files)
             told = (
@@ -181,6 +193,20 @@ def _end_merge(fan: Fan, effect: PrepareMerge, outcome: Outcome) -> Fan:
             return _give_back(fan, effect.agent, "conflicted", why, commit, told)
         case _:
             return _stop(fan, effect.agent, outcome)
+
+
+def next_to_merge(fan: Fan) -> Branch | None:
+    """The first that waits; one that conflicts only once what is merged has changed, or nothing is mended any more."""
+    waiting = (fan.branch(agent) for agent in fan.queue)
+    return next((one for one in waiting if one.held != fan.tip or not _is_mended(fan, one.agent)), None)
+
+
+def _is_mended(fan: Fan, but: AgentId) -> bool:
+    """Whether work of another agent was given back and is not merged yet. One that waits for such itself is none."""
+    return any(
+        one.agent != but and one.held != fan.tip and one.stage not in SETTLED and one.round > (one.stage != "waiting")
+        for one in fan.branches
+    )
 
 
 def _end_check(fan: Fan, effect: CheckMerge, outcome: Outcome) -> Fan:
@@ -205,7 +231,7 @@ def _end_check(fan: Fan, effect: CheckMerge, outcome: Outcome) -> Fan:
 def _give_back(fan: Fan, agent: AgentId, stage: Stage, why: str, base: Commit, told: str) -> Fan:
     """To the agent that made it, or, after two rounds of mending, to a person."""
     if fan.branch(agent).round < MAX_ROUNDS:
-        return _put(fan, agent, stage="waiting", base=base, told=told, why=why, lost=0)
+        return _put(fan, agent, stage="waiting", base=base, told=told, why=why, back=stage, lost=0)
     return _put(fan, agent, stage=stage, why=why)
 
 
@@ -252,7 +278,7 @@ def _told(fan: Fan, branch: Branch) -> str:
             return f"nothing changed. {said}"
         case _:
             kept = f" Its work is kept: `git merge {branch.work}` where you want it." if branch.work else ""
-            return f"not merged ({branch.stage}). {branch.why}{kept}"
+            return f"not merged ({branch.stage}). {branch.why or 'It did not begin.'}{kept}"
 
 
 def _first_line(text: str) -> str:

@@ -80,8 +80,9 @@ class FanOutAsked(Value):
 
     kind: Literal["fan_out_asked"] = "fan_out_asked"
     id: CommandId
-    tasks: tuple[str, ...]
-    jobs: int
+    tasks: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
+    jobs: Annotated[int, Field(ge=0, le=64)]
+    """Agents at work at the same time; 0: as many as usual."""
     check: str = ""
 
 
