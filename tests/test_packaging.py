@@ -12,7 +12,7 @@ from tests.cli.installing import LAUNCHER, give_dependencies, make_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {"actors", "agent", "configs", "eventlog", "frontends", "kernels", "processes", "worktrees", "cli", "thalia"}
-DATA = {"configs/models.toml", "configs/demo/script.json"}
+DATA = {"configs/models.toml", "configs/demo/game.toml"}
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 

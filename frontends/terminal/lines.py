@@ -174,7 +174,7 @@ def _started(body: EffectStarted) -> list[str]:
             return [f"● fan out: {len(effect.tasks)} agents, at most {effect.jobs} at work{check}"]
         case SpawnAgent():
             again = f" (round {effect.round})" if effect.round > 1 else ""
-            return [f"● agent {safe_line(effect.agent)}{again}: {safe_line(effect.text.partition(chr(10))[0])}"]
+            return [f"● agent {safe_line(effect.agent)}{again}: {shorten(safe_line(effect.text), 100)}"]
         case CheckMerge():
             return [f"● check the work of {safe_line(effect.agent)}: {safe_line(effect.command)}"]
         case MakeWorktree() | TakeSnapshot() | RestoreTree() | PrepareMerge() | AdvanceBranch() | RetireAgents():

@@ -55,10 +55,12 @@ def test_a_log_is_exported_for_the_user_alone(place: Place) -> None:
 def test_the_demonstration_is_killed_resumes_and_verifies_its_log(place: Place) -> None:
     temp = place.folder / "tmp"
     temp.mkdir()
-    result = place.run("demo", env={"TMPDIR": str(temp)})
+    result = place.run("demo", env={"TMPDIR": str(temp), "HOME": os.environ["HOME"]})
     assert result.code == 0, result
     assert re.fullmatch(r"replay verified: \d+ events, \d+ requests", result.out.splitlines()[-1])
     assert "*** SIGKILL: " in result.out
+    assert result.out.count("✓ merged the work of f1-") == 6
+    assert "it goes on from the log" in result.out, "the agent that was killed came back"
     assert list(temp.iterdir()) == []
     assert place.sessions() == []
     mark = os.fsencode(temp)
@@ -69,11 +71,11 @@ def test_the_demonstration_is_killed_resumes_and_verifies_its_log(place: Place) 
 def test_the_demonstration_can_leave_its_files(place: Place) -> None:
     temp = place.folder / "tmp"
     temp.mkdir()
-    result = place.run("demo", "--keep", env={"TMPDIR": str(temp)})
+    result = place.run("demo", "--keep", env={"TMPDIR": str(temp), "HOME": os.environ["HOME"]})
     assert result.code == 0, result
     [folder] = temp.iterdir()
     assert str(folder) in result.out
-    assert (folder / "game" / "scores.py").is_file()
+    assert (folder / "game" / "fighting.py").is_file(), "it is merged"
 
 
 def test_a_program_starts_resumes_and_merges(place: Place) -> None:
