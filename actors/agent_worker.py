@@ -44,6 +44,7 @@ class AgentWorker:
         self._agent: Agent | None = None
         self._working: asyncio.Task[bytes] | None = None
         self._interrupted = False
+        self._free = True
         self._rounds = 0
         with TemporaryDirectory(dir=self._place.folder, prefix="warm-") as folder:
             rehearse(Path(folder))
@@ -52,23 +53,25 @@ class AgentWorker:
         gc.set_threshold(50_000, 20, 20)
 
     async def begin(self, order: bytes, variables: bytes) -> bool:
-        """Take a round; False where another one is under way here."""
-        if self._order is not None:
+        """Take a round; False where another one is under way here, or has ended and nobody knows yet."""
+        if not self._free:
             return False
+        self._free = False
         self._order, self._interrupted = decode_order(order), False
         self._rounds += 1
         self._working = asyncio.create_task(self._work(self._order, orjson.loads(variables)))
         return True
 
     async def outcome(self, owner: str) -> bytes:
-        """What a round came to, once it is over: {"outcome": …}, or what made an end of it. Whoever has got it knows
-        it, so that this process is free again; empty where it is not of this owner."""
+        """What a round came to, once it is over: {"outcome": …}, or what made an end of it. Empty where it is not of
+        this owner. Once it was told this process takes another round, and until then it tells again: whoever asked
+        first may have died."""
         order, working = self._order, self._working
         if order is None or working is None or order.owner != owner:
             return b""
         told = await asyncio.shield(working)
-        if self._working is working:
-            self._order = self._working = None
+        if self._working is working and not self._free:
+            self._free = True
             self._leave_later()
         return told
 
@@ -80,11 +83,9 @@ class AgentWorker:
             self._agent.interrupt()
 
     async def describe(self) -> bytes:
-        owner = self._order.owner if self._order is not None else None
-        lease = self._order.lease if self._order is not None else 0
-        return orjson.dumps(
-            {"pid": os.getpid(), "started": start_time(os.getpid()) or 0, "owner": owner, "lease": lease}
-        )
+        """`owner`: of the round that it has, or had last."""
+        owner, process = self._order.owner if self._order is not None else None, os.getpid()
+        return orjson.dumps({"pid": process, "started": start_time(process) or 0, "owner": owner, "free": self._free})
 
     async def _work(self, order: Order, variables: Mapping[str, str]) -> bytes:
         try:
@@ -120,7 +121,7 @@ class AgentWorker:
         rounds = self._rounds
 
         def leave() -> None:
-            if self._rounds == rounds and self._order is None:
+            if self._rounds == rounds and self._free:
                 ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
         asyncio.get_running_loop().call_later(IDLE_S, leave)

@@ -22,7 +22,7 @@ class Agents(Protocol):
         """Before the first of them runs."""
         ...
 
-    async def run(self, effect: SpawnAgent, session: State) -> AgentEnded | Refused | AttemptLost:
+    async def run(self, effect: SpawnAgent, attempt: int, session: State) -> AgentEnded | Refused | AttemptLost:
         """Until the agent's round is over. One that began it already, also in an earlier process, goes on with it.
         AttemptLost: its process died, and the next attempt goes on from the log."""
         ...

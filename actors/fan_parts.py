@@ -35,7 +35,10 @@ class FanParts:
     async def perform(self, call_id: CallId, attempt: int, effect: PartOfFan, state: State) -> Outcome:
         match effect:
             case SpawnAgent():
-                return await self.agents.run(effect, state)
+                if state.interrupting:
+                    # By an earlier process, which may have died before the agent heard of it.
+                    self.agents.interrupt(effect.agent)
+                return await self.agents.run(effect, attempt, state)
             case PrepareMerge():
                 return await self._change(prepare_merge, self._files, call_id, effect)
             case CheckMerge():

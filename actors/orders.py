@@ -19,6 +19,7 @@ class Order:
     repository: Path
     config_file: Path
     lease: int
+    attempt: int
     mode: ModeChosen
     rights: Rights
     round: Round
@@ -29,14 +30,15 @@ class Order:
 
     @property
     def owner(self) -> str:
-        return owner_of(self.session, self.agent)
+        return owner_of(self.session, self.agent, self.round.effect.round, self.attempt)
 
 
 _ORDER = TypeAdapter(Order)
 
 
-def owner_of(session: SessionId, agent: AgentId) -> str:
-    return f"{session} {agent}"
+def owner_of(session: SessionId, agent: AgentId, round: int, attempt: int) -> str:
+    """Of one attempt at one round: what is told of another is not what this one came to."""
+    return f"{session} {agent} {round}.{attempt}"
 
 
 def encode_order(order: Order) -> bytes:

@@ -56,8 +56,8 @@ class RayAgents:
         self._shop, self._rights, self._seat = workshop, rights, seat
         self._log: DuckLog | None = None
         self._append: Append | None = None
-        self._at_work: dict[AgentId, Any] = {}
-        """Handles of actors, whose methods no type checker knows."""
+        self._at_work: dict[AgentId, tuple[Any, str]] = {}
+        """Handles of actors, whose methods no type checker knows, and what each knows its round by."""
         self._interrupted: set[AgentId] = set()
         self._heard: dict[AgentId, asyncio.Event] = {}
         """Set by each event of an agent."""
@@ -66,14 +66,14 @@ class RayAgents:
     def open(self, log: DuckLog, append: Append) -> None:
         self._log, self._append = log, append
 
-    async def run(self, effect: SpawnAgent, session: State) -> AgentEnded | Refused | AttemptLost:
+    async def run(self, effect: SpawnAgent, attempt: int, session: State) -> AgentEnded | Refused | AttemptLost:
         log, agent = self._log, effect.agent
         assert log is not None
-        owner = owner_of(log.session, agent)
+        owner = owner_of(log.session, agent, effect.round, attempt)
         worker = await self._adopt(owner) if agent in log.leases else None
         if worker is None:
-            worker = await self._begin(log, effect, session)
-        self._at_work[agent] = worker
+            worker = await self._begin(log, effect, attempt, session)
+        self._at_work[agent] = (worker, owner)
         if agent in self._interrupted:
             worker.interrupt.remote(owner)
         try:
@@ -117,15 +117,15 @@ class RayAgents:
             heard.set()
 
     def interrupt(self, agent: AgentId) -> None:
-        assert self._log is not None
         self._interrupted.add(agent)
-        if (worker := self._at_work.get(agent)) is not None:
-            worker.interrupt.remote(owner_of(self._log.session, agent))
+        if (found := self._at_work.get(agent)) is not None:
+            worker, owner = found
+            worker.interrupt.remote(owner)
 
     async def close(self) -> None:
         """They outlive this process; who opens the session again finds them."""
 
-    async def _begin(self, log: DuckLog, effect: SpawnAgent, session: State) -> Any:
+    async def _begin(self, log: DuckLog, effect: SpawnAgent, attempt: int, session: State) -> Any:
         assert self._append is not None
         granted = next_lease(log.leases, effect.agent)
         reached("before_lease")
@@ -137,6 +137,7 @@ class RayAgents:
             repository=root,
             config_file=self._seat.config_file,
             lease=granted.lease,
+            attempt=attempt,
             mode=session.mode,
             rights=self._rights,
             round=Round(effect, opening_of(effect, session, str(root))),
@@ -147,7 +148,7 @@ class RayAgents:
         """An idle worker that has taken the order, or a new one."""
         async with self._seating:
             for worker, found in await _describe_all():
-                if found["owner"] is None:
+                if found["free"]:
                     with contextlib.suppress(ActorLost):
                         if await _answer(worker.begin.remote(order, variables)):
                             return worker

@@ -60,7 +60,7 @@ class LocalAgents:
     def open(self, log: DuckLog, append: Append) -> None:
         self._log, self._append = log, append
 
-    async def run(self, effect: SpawnAgent, session: State) -> AgentEnded | Refused:
+    async def run(self, effect: SpawnAgent, attempt: int, session: State) -> AgentEnded | Refused:
         log, append, name = self._log, self._append, effect.agent
         assert log is not None and append is not None
         granted = next_lease(log.leases, name)

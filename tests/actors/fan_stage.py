@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from actors.local import Run, run_new, run_resumed
@@ -78,6 +77,7 @@ def rounds(events: Sequence[Event]) -> list[tuple[str, int]]:
     return sorted((one.agent, one.round) for one in spawned(events))
 
 
-def worktrees(stage: Stage) -> list[Path]:
-    """All that stand below the state folder."""
-    return sorted(path for path in (stage.folder / "state" / "worktrees").glob("*/thalia-*") if path.is_dir())
+def owners(stage: Stage) -> list[str]:
+    """Whose the worktrees below the state folder are, those that are nobody's left out."""
+    records = [json.loads(path.read_text()) for path in (stage.folder / "state" / "worktrees").glob("*/*.json")]
+    return sorted(record["key"] for record in records if record["state"] != "free")
