@@ -13,6 +13,7 @@ import typer
 
 from configs.version import VERSION, new_session_name
 from eventlog.ids import SessionId
+from frontends.commands.agents import add_agents
 from frontends.commands.catalogue import catalogue
 from frontends.commands.daemon import daemon
 from frontends.commands.fanout import add_fanout
@@ -335,6 +336,9 @@ def _read(session: str | None, last: bool, follow: bool = False) -> "tuple[Sessi
     from actors.local import read_session
 
     return read_session(_parts(), name, False)
+
+
+add_agents(app, _read)
 
 
 def _environment() -> "Environment":

@@ -164,7 +164,8 @@ def _end_work(fan: Fan, effect: SpawnAgent, outcome: Outcome) -> Fan:
     summary = outcome.text or branch.summary
     work = outcome.work or branch.work
     fan = _put(fan, effect.agent, summary=summary, work=work, usage=outcome.usage, spent_usd=outcome.spent_usd)
-    if outcome.ending != "done":
+    if outcome.ending not in ("done", "withheld"):
+        # A call that was withheld ends no work: its agent found another way, and says so.
         return _put(fan, effect.agent, stage="stopped", why=f"It ended early ({outcome.ending}): {outcome.text}")
     if outcome.work is None and effect.round > 1:
         return _put(fan, effect.agent, stage=branch.back, why=f"{branch.why} Its agent changed nothing about it.")
@@ -221,8 +222,7 @@ def _end_check(fan: Fan, effect: CheckMerge, outcome: Outcome) -> Fan:
                 f"Your worktree now holds that merge. Mend it, then end your turn. The check said:\n\n"
                 f"{text[-OUTPUT_TAIL:]}"
             )
-            last = text.strip().rpartition("\n")[2][:200]
-            why = f"The check `{effect.command}` fails on it (exit code {code}): {last}"
+            why = f"The check `{effect.command}` fails on it (exit code {code}): {_last_line(text)}"
             return _give_back(fan, effect.agent, "red", why, effect.commit, told)
         case _:
             return _stop(fan, effect.agent, outcome)
@@ -279,6 +279,12 @@ def _told(fan: Fan, branch: Branch) -> str:
         case _:
             kept = f" Its work is kept: `git merge {branch.work}` where you want it." if branch.work else ""
             return f"not merged ({branch.stage}). {branch.why or 'It did not begin.'}{kept}"
+
+
+def _last_line(text: str) -> str:
+    """What a command said last; its exit code, which is told by itself, left out."""
+    lines = [line for line in text.strip().splitlines() if not line.startswith("[exit code ")]
+    return lines[-1][:200] if lines else "it said nothing"
 
 
 def _first_line(text: str) -> str:

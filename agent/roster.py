@@ -93,7 +93,8 @@ class _Roster:
             round=branch.round,
             doing=_latest(own) if stage == "working" else None,
             since_us=self._last_us.get(branch.agent),
-            cost_usd=None if own.unpriced else own.spent_usd,
+            # Of an attempt whose process died its session may know more: what was on its way is charged.
+            cost_usd=None if own.unpriced else max(own.spent_usd, branch.spent_usd),
             worktree=None if branch.agent in self._without else _worktree(own),
             commit=branch.work,
         )

@@ -7,6 +7,7 @@ import typer
 
 from configs.version import new_command_name
 from frontends.commands.options import Last, Output, SessionName, Stop, is_attended, split_agent
+from frontends.commands.reading import hosted_events
 from frontends.commands.running import find_daemon, find_name, make_request
 
 daemon = typer.Typer(rich_markup_mode=None)
@@ -64,6 +65,16 @@ def attach(session: SessionName = None, last: Last = False, output: Output = "te
     raise typer.Exit(run(find_daemon(), Wish(request, output, attended, agent=agent)))
 
 
+def _check_works(session: str, agent: str) -> None:
+    """Raises Stop where there is no such agent at work."""
+    from agent.fans import SETTLED
+    from agent.roster import list_agents
+
+    lines = list_agents(hosted_events(find_daemon(), session, False) or ())
+    if agent not in [line.agent for line in lines if line.stage not in SETTLED]:
+        raise Stop(2, f"No agent {agent} of session {session} is at work; `thalia agents {session}` lists them.")
+
+
 @daemon.command()
 def stop(session: SessionName = None, last: Last = False) -> None:
     """Interrupt a session that the daemon runs, and close it; or, as ID/AGENT, one agent of its fan-out."""
@@ -72,6 +83,7 @@ def stop(session: SessionName = None, last: Last = False) -> None:
     if not one.runs():
         raise Stop(2, f"Session {name} is not running: there is no daemon.")
     if agent is not None:
+        _check_works(name, agent)
         told = {"kind": "interrupted", "id": new_command_name(), "agent": agent}
         one.ask("POST", f"/sessions/{name}/commands", told)
         print(f"agent {agent} stops; what it made is kept")

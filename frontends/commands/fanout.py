@@ -32,30 +32,54 @@ EXAMPLE = 'check = "pytest -q"\n\n[[task]]\ntext = "…"'
 def read_tasks(given: list[str], file: Path | None, jobs: int | None, check: str | None) -> dict[str, Any]:
     """JSON of an actors.sessions.FanRequest. What is typed counts before what the file says. Raises Stop."""
     said = _read(file) if file is not None else {}
-    tasks = [*given, *said.get("tasks", [])]
+    tasks = [*map(_as_text, given), *said.get("tasks", [])]
     if not tasks:
         raise Stop(2, "Name at least one task: thalia fanout 'Add a test for …', or --file tasks.toml.")
+    if not all(task.strip() for task in tasks):
+        raise Stop(2, "A task is empty; say what its agent is to do.")
     return {
         "tasks": tasks,
         "jobs": jobs if jobs is not None else said.get("jobs"),
-        "check": check if check is not None else said.get("check", ""),
+        "check": _as_text(check) if check is not None else said.get("check", ""),
     }
+
+
+def _as_text(given: str) -> str:
+    """Bytes of an argument that are no text stand in it as halves of surrogate pairs."""
+    return given.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        tree = tomllib.loads(file.read_text())
+        tree = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise Stop(2, f"{file} cannot be read as TOML ({error}).") from error
-    tasks = [task.get("text") if isinstance(task, dict) else task for task in tree.get("task", [])]
-    unknown = tree.keys() - {"task", "jobs", "check"}
-    if unknown or not all(isinstance(text, str) and text.strip() for text in tasks):
-        what = f"{sorted(unknown)[0]!r} is not known there" if unknown else "each task needs a text"
-        raise Stop(2, f"{file} is not a list of tasks ({what}); it should look like this:\n{EXAMPLE}")
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Stop(2, f"{file} cannot be read as TOML ({why}).") from error
+    if wrong := _find_wrong(tree):
+        raise Stop(2, f"{file} is not a list of tasks ({wrong}); it should look like this:\n{EXAMPLE}")
     jobs, check = tree.get("jobs"), tree.get("check", "")
-    if not (jobs is None or (isinstance(jobs, int) and jobs > 0)) or not isinstance(check, str):
+    # A truth value is an int, too.
+    number = isinstance(jobs, int) and not isinstance(jobs, bool) and jobs > 0
+    if not (jobs is None or number) or not isinstance(check, str):
         raise Stop(2, f"In {file} `jobs` must be a number from 1 on and `check` a command.")
+    tasks = [task["text"] if isinstance(task, dict) else task for task in tree.get("task", [])]
     return {"tasks": tasks, "jobs": jobs, "check": check}
+
+
+def _find_wrong(tree: dict[str, Any]) -> str:
+    """Of what is not as in the example, the first. Empty where all is."""
+    tasks = tree.get("task", [])
+    if unknown := sorted(tree.keys() - {"task", "jobs", "check"}):
+        return f"{unknown[0]!r} is not known there"
+    if not isinstance(tasks, list):
+        return "each task begins with [[task]]"
+    for task in tasks:
+        if isinstance(task, dict) and (unknown := sorted(task.keys() - {"text"})):
+            return f"{unknown[0]!r} of a task is not known"
+        text = task.get("text") if isinstance(task, dict) else task
+        if not isinstance(text, str) or not text.strip():
+            return "each task needs a text"
+    return ""
 
 
 def add_fanout(app: typer.Typer, make_options: Callable[..., dict[str, Any]], run_here: RunHere) -> None:

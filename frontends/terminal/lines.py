@@ -199,6 +199,8 @@ def _finished(body: EffectFinished, start: EffectStarted | None, took: float, se
             return _reply(outcome, seen)
         case ModelFailed():
             return [f"… model: {safe_line(outcome.text)}"]
+        case ToolSucceeded() | ToolFailed() | Cancelled() if start is not None and isinstance(start.effect, FanOut):
+            return [f"  {safe_line(line)}" for line in outcome.text.splitlines()]
         case ToolSucceeded():
             return [*_shown(outcome.display or "", 40), f"  ✓ {_size(outcome.text, outcome.exit_code)} · {took:.1f} s"]
         case ToolFailed():

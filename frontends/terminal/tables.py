@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from eventlog.catalogue import Listed
 from eventlog.events import CallRejected, EffectFinished, EffectStarted, Event
+from eventlog.ids import MAIN
 from eventlog.outcomes import Merged, Refused
 from frontends.terminal.escape import safe_line, shorten
 from frontends.terminal.lines import Seen, lines_of
@@ -64,6 +65,7 @@ def event_line(event: Event) -> str:
     body = event.body
     when = datetime.fromtimestamp(event.ts_us / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3]
     call = body.call_id if isinstance(body, EffectStarted | EffectFinished | CallRejected) else ""
+    call = call if event.actor == MAIN else f"{safe_line(event.actor)}/{call}"
     inner = body.model_dump(mode="json", exclude={"kind", "call_id"})
     if isinstance(body, EffectStarted):
         inner = {body.effect.kind: body.effect.model_dump(mode="json", exclude={"kind"}), "attempt": body.attempt}

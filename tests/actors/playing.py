@@ -265,7 +265,7 @@ def check_conversation(state: State) -> None:
     results = [message.call_id for message in messages if isinstance(message, ToolMessage)]
     assert len(results) == len(set(results))
     assert state.context is not None
-    if isinstance(messages[-1], AssistantMessage):
+    if not messages or isinstance(messages[-1], AssistantMessage):
         messages.append(UserMessage(text="Go on."))
     for protocol, dialect in DIALECTS.items():
         context = state.context.model_copy(update={"builder": WIRES[protocol].builder, "parameters": "{}"})

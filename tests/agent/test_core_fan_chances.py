@@ -163,10 +163,10 @@ class Watch:
         if not isinstance(outcome, AgentEnded):
             return
         self.spent[agent] = outcome.spent_usd
-        if outcome.ending == "done" and outcome.work is not None:
+        if outcome.ending in ("done", "withheld") and outcome.work is not None:
             self.works[agent] = outcome.work
             self.ready.append(agent)
-        elif outcome.ending == "done":
+        elif outcome.ending in ("done", "withheld"):
             self.fates[agent] = "unchanged" if self.rounds[agent] == 1 else self.backs[agent]
 
     def _leave(self, agent: AgentId, base: Commit | None, fate: str) -> None:

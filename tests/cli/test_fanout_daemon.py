@@ -143,6 +143,7 @@ def test_an_agent_whose_process_is_stopped_is_replaced_after_the_limit(fresh: Ma
 
 def test_one_agent_is_stopped_by_itself_and_the_others_work_is_merged(fresh: Machine) -> None:
     run = begin(fresh)
+    assert fresh.run("stop", f"{fresh.session()}/f9").code == 2
     done = fresh.run("stop", f"{fresh.session()}/f1-1")
     assert done.code == 0, done.err
     out, _ = run.communicate(timeout=60)
