@@ -12,7 +12,8 @@ from tests.cli.installing import LAUNCHER, give_dependencies, make_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {"actors", "agent", "configs", "eventlog", "frontends", "kernels", "processes", "worktrees", "cli", "thalia"}
-DATA = {"configs/models.toml", "configs/demo/game.toml"}
+AGENTS = {f"configs/agents/{name}.md" for name in ("checker", "reviewer", "scout")}
+DATA = {"configs/models.toml", "configs/demo/game.toml"} | AGENTS
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
