@@ -119,14 +119,12 @@ def survey(
 
     blobs = BlobStore(folder / "blobs" / "sha256")
     was_on = gc.isenabled()
-    gc.disable()  # It would walk the growing heap again and again and find nothing.
+    gc.disable()  # It would walk what the reader makes of the events again and again, and find nothing.
     try:
         contents = Contents(begin(_back_to(database, blobs)))
         head, broken = _follow(database, blobs, contents.add)
     finally:
         if was_on:
-            # Nor will it find anything later: values refer to nothing that refers back, and live until they are let go.
-            gc.freeze()
             gc.enable()
     trouble = trouble or broken or _compare(reading, head)
     anchored = reading.head.seq if reading and reading.head else 0
