@@ -107,6 +107,8 @@ def _decide_asked_fan(state: State, planner: Planner, asked: FanOutAsked) -> Seq
     """Begin it once the worktree is as its agents are to find it, and end the turn when it has ended."""
     if state.ended_fan is not None:
         return () if state.open else (fanning.end_turn(state.ended_fan),)
+    if not asked.tasks:
+        return () if state.open else (TurnEnded(ending="failed", text="No task was named, so no agent was begun."),)
     if state.worktree is None or state.snapshot is None or state.context is None or not state.context.snapshots:
         text = "Agents need snapshots and a worktree, which this session does without; nothing was begun."
         return () if state.open else (TurnEnded(ending="failed", text=text),)

@@ -40,7 +40,7 @@ def make_fan(
     return FanOut(
         tasks=tuple(Task(agent=agent_of(call_id, index), text=text) for index, text in enumerate(tasks, 1)),
         base=state.snapshot,
-        jobs=min(jobs or MAX_JOBS, len(tasks)),
+        jobs=min(jobs if jobs is not None and jobs > 0 else MAX_JOBS, len(tasks)),
         check=check,
         budget_usd=None if budget is None else max(budget - state.spent_usd, 0.0) / len(tasks),
         allowed_by=allowed_by,

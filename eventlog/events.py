@@ -80,9 +80,9 @@ class FanOutAsked(Value):
 
     kind: Literal["fan_out_asked"] = "fan_out_asked"
     id: CommandId
-    tasks: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
-    jobs: Annotated[int, Field(ge=0, le=64)]
-    """Agents at work at the same time; 0: as many as usual."""
+    tasks: tuple[str, ...]
+    jobs: int
+    """Agents at work at the same time; 0 and less: as many as usual."""
     check: str = ""
 
 

@@ -19,8 +19,8 @@ from eventlog.effects import (
     RetireAgents,
     SpawnAgent,
 )
-from eventlog.events import Body, EffectFinished, EffectStarted, Interrupted, SessionOpened, TurnEnded
-from eventlog.ids import AgentId, CallId, Commit
+from eventlog.events import Body, EffectFinished, EffectStarted, FanOutAsked, Interrupted, SessionOpened, TurnEnded
+from eventlog.ids import AgentId, CallId, CommandId, Commit
 from eventlog.messages import Usage
 from eventlog.outcomes import (
     AgentEnded,
@@ -377,3 +377,11 @@ def test_of_several_that_conflict_one_mends_at_a_time_and_the_others_meet_what_i
     assert room.end("f1-3_m2", MergePrepared(commit=commit("a"))) == ["f1-3_a1"], "what the other made suits it"
     assert room.end("f1-3_a1", BranchAdvanced(commit=commit("a"))) == ["f1-4_m2"]
     assert room.end("f1-4_m2", conflicted("7")) == ["f1-4_r2"]
+
+
+def test_whoever_asks_for_nothing_or_for_less_than_one_at_a_time_gets_an_end() -> None:
+    room = Room(FanPlanner())
+    room.put(*AT_REST, FanOutAsked(id=CommandId("f"), tasks=(), jobs=1))
+    assert room.state.ending is not None and room.state.ending.ending == "failed" and room.state.open == {}
+    few = by_person("one", "two", jobs=-1)
+    assert few.parts == ["f1-1_r1", "f1-2_r1"]
