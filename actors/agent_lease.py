@@ -27,6 +27,7 @@ from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
 from actors.remote_log import PATIENCE_S
+from configs.crash import reached
 from eventlog.errors import LeaseSuperseded, LogError
 from eventlog.ids import AgentId
 from processes import fence
@@ -84,8 +85,10 @@ class AgentLease:
 
     def _take(self) -> None:
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
+        reached("before_fence")
         with self._told():
             fence.take(str(self.path), self.number)
+        reached("after_fence")
 
     async def _keep(self, renewed: float) -> NoReturn:
         """Renew it. A failure to write is tried again; not having written in time is the end, whatever the reason."""

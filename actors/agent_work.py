@@ -1,6 +1,7 @@
 """One round of one agent of a fan-out, in whatever process: the same loop and the same world as the main agent's, in a
 worktree of its own, over a log that is somebody else's."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from agent.planning import Surroundings, ToolPlanner
 from agent.prompt import as_subagent
 from agent.state import State
 from eventlog.effects import MakeWorktree, RestoreTree, SpawnAgent
-from eventlog.events import Body, ContextSet, EffectStarted, Interrupted, LimitsSet, UserSaid
+from eventlog.events import Body, ContextSet, EffectStarted, Interrupted, LimitsSet, ModeChosen, UserSaid
 from eventlog.ids import CallId, CommandId
 from eventlog.outcomes import AgentEnded, Refused
 from eventlog.redact import Redactor
@@ -61,7 +62,7 @@ class Borrowed:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """`opening`: the agent's first events, for one that has none yet."""
+    """`opening`: the agent's first events, for one that has none yet; of one that has, its mode is as they say."""
 
     effect: SpawnAgent
     opening: tuple[Body, ...]
@@ -90,6 +91,7 @@ class Agent:
             tools=shop.around.tools,
         )
         self._loop = Loop(log, planner, self._world, state, lambda event: None)
+        self._interrupted = False
 
     @property
     def state(self) -> State:
@@ -97,16 +99,18 @@ class Agent:
 
     async def work(self, round: Round) -> State:
         """To the end of the round. Raises LogError, fence.CannotTake."""
-        return await self._lease.hold(lambda: take_turn(self._loop, round))
+        return await self._lease.hold(lambda: take_turn(self._loop, round, lambda: self._interrupted))
 
     def interrupt(self) -> None:
+        self._interrupted = True
         said = f"{self._lease.agent}-interrupted-{self._lease.number}-{len(self.state.commands)}"
         self._loop.inbox.put_nowait(Interrupted(id=CommandId(said)))
 
     def conclude(self, effect: SpawnAgent) -> AgentEnded | Refused:
         """What the session gets to know of a round that is over. Blocks. Raises GitError."""
         state, ended = self.state, self.state.ending
-        if ended is None or state.active:
+        # A round whose tree could not be set has not begun: what had ended is the round before.
+        if ended is None or state.active or state.refused is not None:
             return Refused(text=state.refused.text if state.refused else "The agent could not begin.")
         subject = (ended.text if ended.ending == "done" else effect.text).strip().partition("\n")[0][:72]
         return AgentEnded(
@@ -123,15 +127,17 @@ class Agent:
         await self._world.close()
 
 
-async def take_turn(loop: Loop, round: Round) -> State:
+async def take_turn(loop: Loop, round: Round, interrupted: Callable[[], bool]) -> State:
     """From wherever the agent is in its round. Raises LogError."""
     effect = round.effect
     said = CommandId(f"{effect.agent}.{effect.round}")
     if loop.state.context is None:
         await loop.record(*round.opening, UserSaid(id=said, text=effect.text))
         return await loop.wait()
-    state = await loop.run()
-    if said in state.commands:
+    # Its session may have other rights by now than those with which this agent began.
+    modes = [body for body in round.opening if isinstance(body, ModeChosen) and body.id not in loop.state.commands]
+    state = await loop.run(*modes)
+    if said in state.commands or state.refused is not None:
         return state
     if state.snapshot != effect.base:
         restore = RestoreTree(commit=effect.base)
@@ -139,7 +145,9 @@ async def take_turn(loop: Loop, round: Round) -> State:
         state = await loop.wait()
         if state.snapshot != effect.base:
             return state
-    await loop.record(UserSaid(id=said, text=effect.text))
+    # A word to stop that came before this round began has stopped nothing yet.
+    stop = [Interrupted(id=CommandId(f"{said}-interrupted"))] if interrupted() else []
+    await loop.record(UserSaid(id=said, text=effect.text), *stop)
     return await loop.wait()
 
 
@@ -156,7 +164,7 @@ def opening_of(effect: SpawnAgent, session: State, repository: str) -> tuple[Bod
     worktree = MakeWorktree(repository=repository, head=effect.base, carry_dirty=False, at_s=effect.at_s)
     return (
         as_subagent(context),
-        session.mode.model_copy(update={"id": CommandId(f"{agent}-mode"), "attended": False}),
+        session.mode.model_copy(update={"id": CommandId(f"{agent}-{session.mode.id}"), "attended": False}),
         limits,
         EffectStarted(call_id=CallId("w1"), attempt=1, effect=worktree),
     )

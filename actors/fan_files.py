@@ -36,7 +36,9 @@ def work_of(files: SessionFiles, state: State, effect: SpawnAgent, message: str)
         author = files.repository.identity or AGENT
         work = Commit(write_commit(git, encode_commit(tree, (start, *besides), message, author, effect.at_s)))
     ref = files.ref("result")
+    reached("result_before_ref")
     move_ref(git, ref, work, (read_ref(git, ref),))
+    reached("result_after_ref")
     return work
 
 
@@ -58,6 +60,7 @@ def prepare_merge(files: SessionFiles, call_id: CallId, effect: PrepareMerge) ->
 def advance_branch(files: SessionFiles, effect: AdvanceBranch) -> BranchAdvanced | Refused:
     git, ref = files.repository.git, files.ref(f"fan/{effect.fan}")
     if read_ref(git, ref) is None:
+        reached("branch_before_begin")
         move_ref(git, ref, effect.onto, (None,))
     if advance(files.repository, ref, effect.commit, effect.onto, lambda name: reached(f"branch_{name}")):
         return BranchAdvanced(commit=effect.commit)
@@ -67,9 +70,11 @@ def advance_branch(files: SessionFiles, effect: AdvanceBranch) -> BranchAdvanced
 def place_check(files: SessionFiles, effect: CheckMerge) -> Place:
     """The worktree for checks, with the files of the merge."""
     own = files.of_agent(CHECK)
-    worktree = own.pool.acquire(own.key, effect.commit)
+    reached("before_check_worktree")
+    worktree = own.pool.acquire(own.key, effect.commit, reached=lambda name: reached(f"pool_{name}"))
     place = Place(worktree.path, worktree)
     own.restore(place, effect.commit)
+    reached("after_check_worktree")
     return place
 
 
@@ -81,7 +86,9 @@ def retire(files: SessionFiles, effect: RetireAgents) -> AgentsRetired:
         worktree = own.pool.adopt(own.key)
         if worktree is None:
             continue
+        reached("before_retire_worktree")
         released = own.pool.release(worktree, now_s=effect.at_s)
+        reached("after_retire_worktree")
         kept += released.saved
         if released.state == "kept":
             kept.append(f"{worktree.path} ({released.reason})")

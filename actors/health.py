@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.building import Parts, find_files
+from actors.files import AGENT_MARK
 from actors.past import Past
 from agent.models.resolve import NoModel, choose
 from agent.state import ended
@@ -96,11 +97,13 @@ def reclaim(parts: Parts, dry_run: bool) -> list[str]:
     for repository, session in repositories.items():
         try:
             pool = find_files(parts, session, Path(repository)).pool
+            # An agent's worktree is needed as long as its session's is.
+            of_agents = {r.key for r in pool.records() if r.key.partition(AGENT_MARK)[0] in live}
             if dry_run:
-                unneeded = [r for r in pool.records() if r.key not in live and r.state in ("ready", "kept")]
+                unneeded = [r for r in pool.records() if r.key not in live | of_agents and r.state in ("ready", "kept")]
                 lines += [f"would give back {record.path}" for record in unneeded]
                 continue
-            report = pool.gc(live, now_s=parts.clock.now_us() // 1_000_000)
+            report = pool.gc(live | of_agents, now_s=parts.clock.now_us() // 1_000_000)
         except GitError as error:
             lines.append(f"left alone {repository}: {error}")
             continue

@@ -21,13 +21,14 @@ class Programs:
     def __init__(self, commands: Commands, tools: Mapping[str, OwnTool]) -> None:
         self._commands, self._tools = commands, tools
 
-    def look(self, call_id: CallId, attempt: int, effect: RunTool) -> Evidence:
+    def look(self, call_id: CallId, attempt: int, effect: RunTool, *, stopped: bool) -> Evidence:
+        """`stopped`: the user interrupted the turn."""
         match self._commands.inspect(call_id, attempt):
             case NotStarted():
                 return NeverBegan()
             case Running():
                 return StillRuns()
-            case Done(result) if _is_certain(result):
+            case Done(result) if _is_certain(result) and (stopped or not result.cancelled):
                 return Ended(self._commands.outcome(call_id, attempt, result, recovered=True))
             case Done(result) | (Lost() as result):
                 seen = self._seen(call_id, attempt, result)
@@ -47,7 +48,9 @@ class Programs:
             result = await self._commands.run_program(folder, effect.program, said, cwd=cwd, timeout_s=timeout_s)
         except ProcessError as error:
             return ToolFailed(text=str(error))
-        if not isinstance(result, Lost) and _is_certain(result):
+        # One that had been ended without the user is asked for (look).
+        cut = isinstance(before, Done) and before.result.cancelled
+        if not isinstance(result, Lost) and _is_certain(result) and not cut:
             recovered = not isinstance(before, NotStarted)
             return self._commands.outcome(call_id, attempt, result, recovered=recovered)
         seen = self._seen(call_id, attempt, result)

@@ -167,7 +167,7 @@ class LocalWorld:
         if effect.effect_class == "edit" and state.worktree is not None:
             return _look_at_files(Path(state.worktree.path), effect)
         if effect.effect_class == "external":
-            return self._programs.look(call_id, item.attempt, effect)
+            return self._programs.look(call_id, item.attempt, effect, stopped=state.interrupting)
         if effect.effect_class != "command":
             return NeverBegan()
         found = self._commands.inspect(call_id, item.attempt)
@@ -178,6 +178,9 @@ class LocalWorld:
                 return StillRuns()
             case Done() if item.shaken and not (effect.confined and effect.read_only):
                 return Vanished("it ended right before the machine was started anew; what it wrote may be gone")
+            case Done(result) if result.cancelled and not state.interrupting:
+                # Nobody renewed the lease of its agent: not a person's wish.
+                return Vanished("it was ended because nobody looked after it")
             case Done(result):
                 return Ended(self._commands.outcome(call_id, item.attempt, result, recovered=True))
             case Lost():

@@ -103,11 +103,15 @@ class Machine:
         wait_for(lambda: not self.daemon.ask("GET", "/status")["hosted"])
 
 
+SMALL: Mapping[str, str] = {f"src/file{i}.py": f"x = {i}\n" for i in range(20)}
+
+
 @contextmanager
-def machine() -> Iterator[Machine]:
+def machine(files: Mapping[str, str] = SMALL) -> Iterator[Machine]:
+    """Its daemon is up, and down at the end. `files`: of the repository."""
     with tempfile.TemporaryDirectory(prefix="thalia-bench-") as name:
         folder = Path(name)
-        make_repository(folder / "repo", {f"src/file{i}.py": f"x = {i}\n" for i in range(20)})
+        make_repository(folder / "repo", files)
         env = {"PATH": os.environ["PATH"], "HOME": name, "LANG": "C.UTF-8", "THALIA_HOME": f"{name}/home"}
         one = Machine(folder, env | {"THALIA_CONFIG": f"{name}/none", "OPENAI_API_KEY": "none"})
         one.run("up")
@@ -117,8 +121,8 @@ def machine() -> Iterator[Machine]:
             one.run("down")
 
 
-def wait_for(true: Callable[[], object]) -> None:
-    end = time.monotonic() + DEADLINE_S
+def wait_for(true: Callable[[], object], patience_s: float = DEADLINE_S) -> None:
+    end = time.monotonic() + patience_s
     while not true():
         if time.monotonic() > end:
             raise TimeoutError("what was waited for did not happen")

@@ -7,6 +7,7 @@ Knows the loose object format and the files reference backend; where a repositor
 import contextlib
 import hashlib
 import os
+import threading
 import time
 import zlib
 from dataclasses import dataclass
@@ -60,7 +61,8 @@ def write_object(common_dir: Path, kind: str, body: bytes, algorithm: str = "sha
     if target.exists():
         return name
     target.parent.mkdir(exist_ok=True)
-    draft = target.parent / f"tmp_obj_{os.getpid()}_{name[2:14]}"
+    # Agents that do the same at the same time store the same object, each in a thread.
+    draft = target.parent / f"tmp_obj_{os.getpid()}_{threading.get_native_id()}_{name[2:14]}"
     with contextlib.suppress(FileNotFoundError):
         draft.unlink()
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -51,6 +51,8 @@ class Arena:
     """The user's config.toml."""
     attended: bool = False
     """Somebody sits at a terminal and says yes to all that is asked."""
+    conversations: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    """Turns of those whose first user message holds these words."""
     program: tuple[str, ...] = PROGRAM
     server: "subprocess.Popen[bytes] | None" = None
     port: int = 0
@@ -68,7 +70,8 @@ class Arena:
     def __enter__(self) -> "Arena":
         make_repository(self.repository, {"a.py": "one\n"})
         script, port_file = self.folder / "script.json", self.folder / "port"
-        script.write_text(json.dumps({"turns": self.turns}))
+        others = [{"when": words, "turns": turns} for words, turns in self.conversations.items()]
+        script.write_text(json.dumps({"turns": self.turns, "conversations": others}))
         self.server = subprocess.Popen(
             [sys.executable, "-m", "agent.models.server", "--script", str(script), "--port-file", str(port_file)],
             cwd=ROOT,

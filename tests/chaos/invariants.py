@@ -10,6 +10,8 @@ from tempfile import TemporaryDirectory
 
 from pydantic import BaseModel
 
+from actors.fan_files import CHECK
+from actors.files import AGENT_MARK
 from actors.history import verify
 from actors.past import Past
 from agent.apply import apply, fold_events
@@ -17,7 +19,7 @@ from agent.state import State
 from eventlog.anchor import Head, read_anchor
 from eventlog.checking import open_copy
 from eventlog.codec import GENESIS
-from eventlog.effects import AskUser, MakeWorktree, RunTool
+from eventlog.effects import AdvanceBranch, AskUser, CheckMerge, MakeWorktree, RestoreTree, RunTool, SpawnAgent
 from eventlog.events import (
     Approved,
     CallRejected,
@@ -25,20 +27,25 @@ from eventlog.events import (
     EffectFinished,
     EffectStarted,
     Event,
+    LeaseGranted,
     Rewound,
     SessionOpened,
 )
 from eventlog.ids import MAIN, AgentId, CallId, Digest
 from eventlog.lock import is_held
-from eventlog.outcomes import AttemptLost, Conflicted, ModelFailed, OutcomeUnknown, ToolFailed
+from eventlog.outcomes import AttemptLost, BranchAdvanced, Conflicted, ModelFailed, OutcomeUnknown, ToolFailed
 from tests.actors.playing import check_conversation, check_replay
 
 SHARED_MEMORY = Path("/dev/shm")
+OF_A_WORKTREE = (".json", ".index", ".index.note")
+"""What lies beside it in its pool."""
 
 
 def check_session(events: Sequence[Event]) -> None:
     """All that the log alone can tell."""
     check_order(events)
+    check_leases(events)
+    check_spawned(events)
     check_replay(events)
     for actor in dict.fromkeys(event.actor for event in events):
         own = [event for event in events if event.actor == actor]
@@ -57,6 +64,44 @@ def check_order(events: Sequence[Event]) -> None:
     for event in events:
         now = event.body.epoch if isinstance(event.body, SessionOpened) else now
         assert event.epoch == now, f"event {event.seq} was written by epoch {event.epoch} in epoch {now}"
+
+
+def check_leases(events: Sequence[Event]) -> None:
+    """Each lease of an agent is one higher than its last, and all that an agent appends stands under the one that was
+    granted last, counted without a gap."""
+    granted, counted = Counter[AgentId](), Counter[AgentId]()
+    for event in events:
+        if isinstance(event.body, LeaseGranted):
+            granted[event.body.agent] += 1
+            counted[event.body.agent] = 0
+            assert event.body.lease == granted[event.body.agent], (
+                f"event {event.seq} grants another lease than the next"
+            )
+        elif event.actor != MAIN:
+            where = f"event {event.seq} of {event.actor} stands under lease {event.lease}"
+            assert event.lease == granted[event.actor], f"{where}, and {granted[event.actor]} was granted before it"
+            counted[event.actor] += 1
+            # A fork has the events of its source as its own.
+            assert event.actor_seq in (None, counted[event.actor]), f"{where}, and is not the next of its agent"
+
+
+def check_spawned(events: Sequence[Event]) -> None:
+    """An agent of a fan-out gets a lease, and does anything, only while its session has begun a round of it."""
+    begun: dict[tuple[CallId, int], AgentId] = {}
+    at_work = Counter[AgentId]()
+    fans = {event.actor for event in events if event.actor != MAIN}
+    for event in events:
+        match event.body:
+            case EffectStarted(call_id=call, attempt=attempt, effect=SpawnAgent(agent=agent)):
+                begun[call, attempt] = agent
+                at_work[agent] += 1
+            case EffectFinished(call_id=call, attempt=attempt) if event.actor == MAIN and (call, attempt) in begun:
+                at_work[begun[call, attempt]] -= 1
+            case LeaseGranted(agent=agent) if agent in fans:
+                assert at_work[agent], f"event {event.seq} gives {agent} a lease, and no round of it was begun"
+            case _:
+                assert event.actor == MAIN or at_work[event.actor], f"event {event.seq} of {event.actor} is of no round"
+    assert set(at_work.values()) <= {0, 1}
 
 
 def check_outcomes(events: Sequence[Event]) -> None:
@@ -163,6 +208,44 @@ def check_shown(shown: Iterable[Mapping[str, object]], events: Sequence[Event]) 
         assert stored[int(str(event["seq"]))] == event
 
 
+def announcers(events: Sequence[Event], owner: str) -> list[Event]:
+    """The events of those whose work may stand in a worktree. `owner`: of the worktree, as the pool knows it."""
+    agent = owner.partition(AGENT_MARK)[2]
+    effects = [event.body.effect for event in events if isinstance(event.body, EffectStarted)]
+    rounds = max((e.round for e in effects if isinstance(e, SpawnAgent) and e.agent == agent), default=0)
+    joined = any(isinstance(effect, RestoreTree) for effect in effects) if not agent else rounds != 1
+    # What is merged is of all.
+    return [event for event in events if joined or event.actor in (MAIN, agent)]
+
+
+def check_worktrees(owners: Iterable[str], events: Sequence[Event]) -> None:
+    """Each worktree of an agent was announced by that agent, and the one for checks by its session."""
+    for owner in owners:
+        agent = owner.partition(AGENT_MARK)[2]
+        wanted = CheckMerge if agent == CHECK else MakeWorktree
+        actor = MAIN if agent in ("", CHECK) else agent
+        made = [e for e in events if isinstance(e.body, EffectStarted) and isinstance(e.body.effect, wanted)]
+        assert any(event.actor == actor for event in made), f"{owner} has a worktree, and the log does not announce it"
+
+
+def check_branches(held: Mapping[str, str], events: Sequence[Event]) -> None:
+    """The branch of a fan-out stands where the log has it, or where a move that is under way begins or brings it.
+    `held`: what each holds, by the id of its fan-out."""
+    wanted: dict[str, set[str]] = {}
+    moves: dict[CallId, AdvanceBranch] = {}
+    for event in events:
+        match event.body:
+            case EffectStarted(call_id=call, effect=AdvanceBranch() as move):
+                moves[call] = move
+                wanted[move.fan] = {move.onto, move.commit}
+            case EffectFinished(call_id=call, outcome=BranchAdvanced(commit=commit)):
+                wanted[moves[call].fan] = {commit}
+            case _:
+                pass
+    for fan, commit in held.items():
+        assert commit in wanted.get(fan, ()), f"the branch of {fan} stands at {commit}, and the log does not say so"
+
+
 def announced(events: Sequence[Event], words: str) -> bool:
     """Whether an intent names it in its arguments."""
     tools = [event.body.effect for event in events if isinstance(event.body, EffectStarted)]
@@ -176,9 +259,17 @@ def check_announced(found: Iterable[str], events: Sequence[Event]) -> None:
 
 
 def told(events: Sequence[Event]) -> list[CallId]:
-    """Calls of which the log says that they did not do what was asked, or that nobody knows."""
-    finished = [event.body for event in events if isinstance(event.body, EffectFinished)]
-    return [b.call_id for b in finished if isinstance(b.outcome, OutcomeUnknown | Conflicted | ToolFailed)]
+    """Calls of which the log says that they did not do what was asked, or that nobody knows. A check that fails has
+    done it."""
+    bodies = [(event.actor, event.body) for event in events]
+    begun = {(actor, b.call_id): b.effect for actor, b in bodies if isinstance(b, EffectStarted)}
+    return [
+        b.call_id
+        for actor, b in bodies
+        if isinstance(b, EffectFinished)
+        and isinstance(b.outcome, OutcomeUnknown | Conflicted | ToolFailed)
+        and not (isinstance(begun.get((actor, b.call_id)), CheckMerge) and isinstance(b.outcome, ToolFailed))
+    ]
 
 
 def check_ledger(done: Sequence[str], wanted: Sequence[str], events: Sequence[Event]) -> None:
@@ -220,6 +311,7 @@ def check_nothing_left(home: Path, repository: Path, survivors: Sequence[int]) -
         *home.glob("**/*.new"),
         *home.glob("sessions/*/merge-*"),
         *home.glob("sessions/*/calls/*.input"),
+        *home.glob("sessions/*/agents/*/calls/*.input"),
         *home.glob("sessions/*/*.before"),
     ]
     assert half == []
@@ -228,6 +320,23 @@ def check_nothing_left(home: Path, repository: Path, survivors: Sequence[int]) -
     made = {path.name for path in (repository / ".git" / "worktrees").glob("*")}
     known = {path.stem for path in home.glob("worktrees/*/*.json")}
     assert made <= known, f"worktrees that nobody owns: {made - known}"
+    of_pools = {"pool.lock", "trash", *(f"{name}{end}" for name in known for end in ("", *OF_A_WORKTREE))}
+    strays = [path for path in home.glob("worktrees/*/*") if path.name not in of_pools]
+    assert strays == [], f"in the pool, and of no worktree: {strays}"
+
+
+def check_no_agents_left(home: Path) -> None:
+    """No worktree of an agent, no lease that somebody holds. Of an agent that has ended stay its events, its call
+    folders, the file of its lease, and its references."""
+    left = [owner for owner in owners(home).values() if AGENT_MARK in owner]
+    assert left == [], f"worktrees of agents: {left}"
+    assert [path for path in home.glob("sessions/*/leases/*") if is_held(path)] == []
+
+
+def owners(home: Path) -> dict[Path, str]:
+    """Each worktree that somebody has, and who that is."""
+    records = [json.loads(path.read_text()) for path in home.glob("worktrees/*/*.json")]
+    return {Path(record["path"]): record["key"] for record in records if record["state"] in ("ready", "kept")}
 
 
 def shared_memory() -> frozenset[str]:

@@ -93,17 +93,32 @@ class Scene:
     next: Callable[[Arena, Sequence[Event]], Command] = field(default=lambda arena, events: ())
     """The command that goes on, from what the log holds; empty for what is always done."""
     turns: Callable[[Path], list[object]] = turns
+    conversations: Callable[[Path], Mapping[str, Sequence[object]]] = lambda folder: {}
+    """Of agents, by words of their tasks."""
+    settings: Callable[[Path], str] = post_tool
+    options: tuple[str, ...] = ()
+    """Of each run."""
+    attended: bool = True
+    also: Callable[[Sequence[Event]], None] = lambda events: None
+    """What else must hold at the end."""
     final: Mapping[str, str] = field(default_factory=lambda: FINAL)
     ledger: tuple[str, ...] = ("1", "2")
     posted: tuple[int, ...] = (7,)
 
     def make(self, folder: Path, program: tuple[str, ...] | None = None) -> Arena:
         """Not yet entered."""
-        (folder / "outside").mkdir()
-        (folder / "outside" / "note.txt").write_text("A note.\n")
-        (folder / "outside" / "ledger.py").write_text(LEDGER)
-        settings = "log_checkpoint_mib = 0.02\n" + post_tool(folder / "outside")
-        arena = Arena(folder, self.turns(folder / "outside"), settings=settings, attended=True)
+        outside = folder / "outside"
+        outside.mkdir()
+        (outside / "note.txt").write_text("A note.\n")
+        (outside / "ledger.py").write_text(LEDGER)
+        settings = "log_checkpoint_mib = 0.02\n" + self.settings(outside)
+        arena = Arena(
+            folder,
+            self.turns(outside),
+            settings=settings,
+            attended=self.attended,
+            conversations=self.conversations(outside),
+        )
         if program is not None:
             arena.program = program
         return arena
@@ -114,8 +129,8 @@ class Scene:
         if own:
             return own
         if folder is None:
-            return ("exec", "Do it.", "-m", "openai/test", "--merge")
-        return ("resume", folder.name, "--merge")
+            return ("exec", "Do it.", "-m", "openai/test", *self.options, "--merge")
+        return ("resume", folder.name, *self.options, "--merge")
 
 
 def ledger(arena: Arena) -> list[str]:

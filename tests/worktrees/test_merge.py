@@ -1,7 +1,9 @@
 """Commits and merges are functions of their arguments; the user's checkout changes only where a plan says so."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from repositories import NOW, ODD_NAMES, content, kill_at, make_repository, opened, plain_git, write
@@ -9,7 +11,7 @@ from repositories import NOW, ODD_NAMES, content, kill_at, make_repository, open
 from worktrees.carry import carry_dirty
 from worktrees.checkout import Applied, MergeOverlap, MergePlan, Refused, apply_merge, plan_merge
 from worktrees.merge import ChangedFile, Conflict, Merged, advance, changed_files, commit_work, diff, merge_commit
-from worktrees.objects import Identity, RefMoved, read_ref
+from worktrees.objects import Identity, RefMoved, encode_commit, read_ref, write_commit
 from worktrees.pool import Pool
 from worktrees.repository import Repository
 from worktrees.snapshot import Reached, ignore_point, snapshot, tree_of
@@ -26,6 +28,20 @@ def committed(root: Path, branch: str, files: dict[str, str | bytes]) -> str:
     made = plain_git(root, "rev-parse", "HEAD")
     plain_git(root, "checkout", "-q", "main")
     return made
+
+
+def test_threads_that_make_the_same_commit_at_the_same_time_all_have_it(tmp_path: Path) -> None:
+    repo = opened(make_repository(tmp_path / "user"))
+    tree, together = tree_of(repo.git, repo.head) or "", Barrier(4, timeout=20)
+
+    def make(message: str) -> str:
+        together.wait()
+        return write_commit(repo.git, encode_commit(tree, (repo.head,), message, ADA, NOW))
+
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(make, (f"Turn {number // 4}" for number in range(40))))
+    assert len(set(made)) == 10
+    assert plain_git(repo.root, "fsck", "--strict", "--no-dangling") == ""
 
 
 def test_a_commit_is_made_once_and_adopted_after(tmp_path: Path) -> None:

@@ -11,12 +11,18 @@ from repositories import NOW, content, kill_at, make_pool, plain_git, user_state
 from worktrees.carry import carry_dirty
 from worktrees.git import GitError
 from worktrees.objects import read_ref
-from worktrees.pool import Pool
+from worktrees.pool import WARM, Pool
 from worktrees.snapshot import snapshot
 
 
 def worktree_count(pool: Pool) -> int:
     return len(plain_git(pool.repo.root, "worktree", "list").splitlines())
+
+
+def write_large(folder: Path) -> None:
+    """A file that no snapshot takes."""
+    with (folder / "large.bin").open("wb") as file:
+        file.truncate(60_000_000)
 
 
 def test_the_same_key_gives_the_same_worktree_with_its_work(tmp_path: Path) -> None:
@@ -39,12 +45,12 @@ def test_worktrees_are_private_detached_and_outside_of_the_checkout(tmp_path: Pa
     assert user_state(pool.repo.root) == before
 
 
-def test_a_released_worktree_is_reused_clean_and_one_stays_warm(tmp_path: Path) -> None:
+def test_a_released_worktree_is_reused_clean(tmp_path: Path) -> None:
     pool = make_pool(tmp_path)
     one, two = pool.acquire("one", pool.repo.head), pool.acquire("two", pool.repo.head)
     write(one.path, {"x.o": "ignored", ".venv/bound": "b", "out/y": "i"})
     assert pool.release(one, now_s=NOW).state == "pooled"
-    assert pool.release(two, now_s=NOW).state == "retired"
+    assert pool.release(two, now_s=NOW, retire=True).state == "retired"
     assert not two.path.exists()
     third = pool.acquire("three", pool.repo.head)
     assert third.path == one.path
@@ -52,6 +58,42 @@ def test_a_released_worktree_is_reused_clean_and_one_stays_warm(tmp_path: Path) 
     assert (third.path / ".venv" / "bound").exists()
     assert pool.release(one, now_s=NOW).state == "retired"
     assert third.path.exists()
+
+
+def test_as_many_as_a_fan_out_needs_stay_warm_and_the_rest_is_retired(tmp_path: Path) -> None:
+    pool = make_pool(tmp_path)
+    trees = [pool.acquire(f"first {i}", pool.repo.head) for i in range(WARM + 2)]
+    assert [pool.release(tree, now_s=NOW).state for tree in trees] == ["pooled"] * WARM + ["retired"] * 2
+    assert worktree_count(pool) == 1 + WARM
+    again = [pool.acquire(f"second {i}", pool.repo.head) for i in range(WARM)]
+    assert {tree.path for tree in again} == {tree.path for tree in trees[:WARM]}
+    assert [content(tree.path) for tree in again] == [content(pool.repo.root)] * WARM
+
+
+def test_gc_leaves_one_warm_and_loses_nothing_that_came_into_the_others(tmp_path: Path) -> None:
+    pool = make_pool(tmp_path)
+    for tree in [pool.acquire(key, pool.repo.head) for key in "abc"]:
+        pool.release(tree, now_s=NOW)
+    *others, last = pool.records()
+    write(Path(others[0].path), {"late.txt": "by somebody who was not waited for\n"})
+    report = pool.gc(set(), now_s=NOW)
+    assert report.reclaimed == tuple(sorted(record.name for record in others))
+    assert [record.name for record in pool.records()] == [last.name]
+    [saved] = report.saved
+    assert plain_git(pool.repo.root, "show", f"{saved}:late.txt") == "by somebody who was not waited for"
+
+
+def test_gc_keeps_a_warm_one_into_which_something_came_that_cannot_be_saved(tmp_path: Path) -> None:
+    pool = make_pool(tmp_path)
+    for tree in [pool.acquire(key, pool.repo.head) for key in "ab"]:
+        pool.release(tree, now_s=NOW)
+    first, second = pool.records()
+    write_large(Path(first.path))
+    [kept] = pool.gc(set(), now_s=NOW).kept
+    assert (kept.key, kept.state) == (first.name, "kept") and "large.bin" in kept.reason
+    assert [record.state for record in pool.records()] == ["kept", "free"]
+    assert (Path(first.path) / "large.bin").exists()
+    assert pool.acquire("c", pool.repo.head).path == Path(second.path)
 
 
 def test_work_that_is_nowhere_else_is_saved_at_release(tmp_path: Path) -> None:
@@ -172,8 +214,7 @@ def test_the_count_is_stable_over_many_cycles(tmp_path: Path) -> None:
 def test_a_kept_worktree_can_be_had_again_by_its_key(tmp_path: Path) -> None:
     pool = make_pool(tmp_path)
     tree = pool.acquire("one", pool.repo.head)
-    with (tree.path / "large.bin").open("wb") as file:
-        file.truncate(60_000_000)
+    write_large(tree.path)
     report = pool.gc(set(), now_s=NOW)
     assert [(one.key, one.state) for one in report.kept] == [("one", "kept")]
     assert "large.bin" in report.kept[0].reason
