@@ -8,12 +8,12 @@ from actors.agents import Agents
 from actors.commands import Commands
 from actors.fan_files import advance_branch, place_check, prepare_merge, retire
 from actors.files import Place, SessionFiles
-from agent.recovery import Ended, Evidence, Finish, NeverBegan, StillRuns, Vanished, settle
+from agent.recovery import MAX_ATTEMPTS, Ended, Evidence, Finish, NeverBegan, StillRuns, Vanished, settle
 from agent.state import State
 from agent.tools.schemas import ShellArguments
 from eventlog.effects import AdvanceBranch, CheckMerge, PartOfFan, PrepareMerge, RetireAgents, RunTool, SpawnAgent
 from eventlog.ids import CallId
-from eventlog.outcomes import Outcome, OutcomeUnknown
+from eventlog.outcomes import AttemptLost, Outcome, OutcomeUnknown, ToolFailed
 from processes.commands import Confinement, Done, Lost, NotStarted, Running
 
 Change = Callable[..., Awaitable[Any]]
@@ -99,6 +99,9 @@ class FanParts:
                 place.path,
                 self._files.project(place),
             )
+        if isinstance(outcome, ToolFailed) and isinstance(self._commands.inspect(call_id, attempt), NotStarted):
+            # No model reads this and runs it again.
+            return AttemptLost(evidence=outcome.text) if attempt < MAX_ATTEMPTS else outcome
         if not isinstance(outcome, OutcomeUnknown):
             return outcome
         settled = settle(effect, attempt, Vanished(outcome.evidence))

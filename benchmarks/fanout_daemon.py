@@ -64,7 +64,8 @@ def ready(chosen: Options) -> None:
                     add_parts(here, done, parts, load)
             load = wait_quiet()
             times = add_plainly(here.folder / "repo", AGENTS)
-            peer.add(times[0], load)
+            for ms in times:
+                peer.add(ms, load)
             peers.add(sum(times), load)
     show((peer, one), peer)
     show((peers, eight), peers)
@@ -97,6 +98,8 @@ def add_plainly(root: Path, count: int) -> list[float]:
     for number in range(count):
         run_git(root, "worktree", "remove", "--force", f"../plain-{number}")
         run_git(root, "branch", "--quiet", "-D", f"plain-{number}")
+    # What is measured next does not wait for what these have left to write.
+    os.sync()
     return times
 
 
@@ -109,8 +112,8 @@ def six(chosen: Options) -> None:
         root, changed = here.folder / "repo", 0
         alone = {task: Figure(f"alone: {task}") for task in tasks}
         all_six = Figure("six tasks at once")
-        names = ("all agents have ended", "all is merged and checked", "worktrees are given back", "the session ends")
-        parts = [Figure(f"   of six, by the log: until {name}") for name in names]
+        names = ("all agents have ended", "all is merged, checked", "worktrees are given back", "the session ends")
+        parts = [Figure(f"   by its log: until {name}") for name in names]
         fan_out(here, model, *tasks, *check)
         before = state_of(root)
         for _ in range(chosen.rounds):

@@ -12,7 +12,7 @@ import pytest
 
 from actors.coordinator import Coordinator
 from actors.health import reclaim
-from eventlog.effects import CallModel, RunTool
+from eventlog.effects import CallModel, CheckMerge, RunTool
 from eventlog.events import EffectStarted, Event, Interrupted, TurnEnded
 from eventlog.ids import MAIN, CommandId
 from tests.actors.fan_stage import (
@@ -30,6 +30,7 @@ from tests.actors.fan_stage import (
     writing,
 )
 from tests.actors.playing import SESSION, Recorder, Stage, call, shell, tree, turn, wait_until
+from tests.chaos.arena import Arena
 from tests.chaos.invariants import check_session
 
 STOP = Interrupted(id=CommandId("stop"))
@@ -121,6 +122,17 @@ def test_worktrees_of_agents_are_not_reclaimed_while_their_session_needs_them(st
     assert owners(stage) == before
     played = go_on(stage, model)
     assert tree(played.worktree) == {"a.txt": "one\n", "b.txt": "b\n", "one.txt": "1\n"}
+
+
+def test_a_check_that_was_killed_before_it_began_is_begun_again(tmp_path: Path) -> None:
+    agents = {"first": writing("one.txt", "1\n")}
+    script = [fan_out("Write the first.", check="test -e one.txt"), DONE]
+    with Arena(tmp_path, script, conversations=agents) as arena:
+        begun = arena.start("exec", "Do it.", "-m", "openai/test", "--merge", crash_at="wrapper:after_lock:1")
+        assert begun.wait(60) == 0, arena.errors()
+        assert arena.files() == {"a.py": "one\n", "one.txt": "1\n"}
+        started = [event.body for event in arena.events() if isinstance(event.body, EffectStarted)]
+        assert [body.attempt for body in started if isinstance(body.effect, CheckMerge)] == [1, 2]
 
 
 def test_a_command_of_an_agent_that_nobody_looked_after_is_run_again_and_no_person_is_named(stage: Stage) -> None:

@@ -33,7 +33,15 @@ from eventlog.events import (
 )
 from eventlog.ids import MAIN, AgentId, CallId, Digest
 from eventlog.lock import is_held
-from eventlog.outcomes import AttemptLost, BranchAdvanced, Conflicted, ModelFailed, OutcomeUnknown, ToolFailed
+from eventlog.outcomes import (
+    AttemptLost,
+    BranchAdvanced,
+    Conflicted,
+    ModelFailed,
+    Outcome,
+    OutcomeUnknown,
+    ToolFailed,
+)
 from tests.actors.playing import check_conversation, check_replay
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -259,7 +267,7 @@ def check_announced(found: Iterable[str], events: Sequence[Event]) -> None:
 
 
 def told(events: Sequence[Event]) -> list[CallId]:
-    """Calls of which the log says that they did not do what was asked, or that nobody knows. A check that fails has
+    """Calls of which the log says that they did not do what was asked, or that nobody knows. A check that is red has
     done it."""
     bodies = [(event.actor, event.body) for event in events]
     begun = {(actor, b.call_id): b.effect for actor, b in bodies if isinstance(b, EffectStarted)}
@@ -268,8 +276,12 @@ def told(events: Sequence[Event]) -> list[CallId]:
         for actor, b in bodies
         if isinstance(b, EffectFinished)
         and isinstance(b.outcome, OutcomeUnknown | Conflicted | ToolFailed)
-        and not (isinstance(begun.get((actor, b.call_id)), CheckMerge) and isinstance(b.outcome, ToolFailed))
+        and not (isinstance(begun.get((actor, b.call_id)), CheckMerge) and _is_red(b.outcome))
     ]
+
+
+def _is_red(outcome: Outcome) -> bool:
+    return isinstance(outcome, ToolFailed) and outcome.exit_code is not None
 
 
 def check_ledger(done: Sequence[str], wanted: Sequence[str], events: Sequence[Event]) -> None:

@@ -22,6 +22,7 @@ CLASSES = {
     "glob": "read",
     "grep": "read",
     "todo": "read",
+    "fan_out": "spawn",
     "write": "edit",
     "edit": "edit",
     "apply_patch": "edit",
