@@ -52,7 +52,7 @@ def leaks(chosen: Options) -> None:
     """Fan-outs of two or three agents. A random process of each dies: its session's, an agent's, the gateway. Then it
     is waited for, resumed where it did not go on by itself, and merged."""
     random, kills, odd = Random(chosen.seed), Counter[str](), list[str]()
-    memory = segments()
+    memory, helped = segments(), 0
     with machine({"a.txt": "one\n", ".gitignore": "out/\n"}) as here:
         folder = here.place.folder
         finish(here, fan_out_of(here, 3))
@@ -62,7 +62,7 @@ def leaks(chosen: Options) -> None:
             agents = random.choice((2, 3))
             session = fan_out_of(here, agents)
             kills[kill_one(here, session, random)] += 1
-            finish(here, session)
+            helped += finish(here, session)
             odd += what_is_wrong(here, session, agents)
         found = take_census(here).added(before)
         more = names_of(own_processes(folder)) - idle
@@ -70,7 +70,8 @@ def leaks(chosen: Options) -> None:
     # Other daemons of this machine come and go: what somebody uses is theirs.
     found["segments of shared memory"] = frozenset(name for name in segments() - memory if not is_mapped(name))
     found["processes, after thalia down"] = frozenset(map(str, own_processes(folder)))
-    print(f"died: {', '.join(f'{count} times {name}' for name, count in sorted(kills.items()))}")
+    died = ", ".join(f"{count} times {name}" for name, count in sorted(kills.items()))
+    print(f"died: {died}; then resumed by hand: {helped}")
     show_count("fan-outs that did not end as without a kill", len(odd), chosen.fanouts)
     for line in odd:
         print(f"   {line}")
@@ -130,12 +131,14 @@ def find(one: Machine, session: str, victim: Victim) -> list[int]:
     return [pid for pid in own if pid == json.loads(lock.read_bytes())["pid"]]
 
 
-def finish(one: Machine, session: str) -> None:
-    """Until the daemon has it no more; nobody helps. What is not merged by then is gone on with."""
+def finish(one: Machine, session: str) -> bool:
+    """Until the daemon has it no more. Whether it was not merged by then, so that somebody had to go on with it."""
     wait_for(partial(is_over, one, session), LONGEST_S)
-    if not is_merged(one):
-        one.start("resume", session, "--merge").communicate()
-        wait_for(partial(is_over, one, session), LONGEST_S)
+    if is_merged(one):
+        return False
+    one.start("resume", session, "--merge").communicate()
+    wait_for(partial(is_over, one, session), LONGEST_S)
+    return True
 
 
 def is_over(one: Machine, session: str) -> bool:
