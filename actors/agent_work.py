@@ -11,6 +11,7 @@ from actors.fan_files import calls_of, work_of
 from actors.files import SessionFiles
 from actors.models import Models
 from actors.world import LocalWorld
+from agent.apply import fold_events
 from agent.loop import Loop
 from agent.models.client import Delta, ModelClient
 from agent.models.requests import RequestCache
@@ -20,7 +21,7 @@ from agent.prompt import as_subagent
 from agent.state import State
 from eventlog.effects import MakeWorktree, RestoreTree, SpawnAgent
 from eventlog.events import Body, ContextSet, EffectStarted, Interrupted, LimitsSet, ModeChosen, UserSaid
-from eventlog.ids import CallId, CommandId
+from eventlog.ids import AgentId, CallId, CommandId
 from eventlog.outcomes import AgentEnded, Refused
 from eventlog.redact import Redactor
 from eventlog.seams import Clock, Log
@@ -125,6 +126,14 @@ class Agent:
     async def close(self) -> None:
         """What it began outlives this process and is found again."""
         await self._world.close()
+
+
+def fold_agent(log: Log, agent: AgentId, lease: int) -> State:
+    """What is known of an agent that an earlier incarnation was; nothing of one that is new. Blocks. Raises
+    LogError."""
+    if lease == 1:
+        return State()
+    return fold_events([event for event in log.read() if event.actor == agent], actor=agent)
 
 
 async def take_turn(loop: Loop, round: Round, interrupted: Callable[[], bool]) -> State:

@@ -3,11 +3,8 @@
 Nothing is retried by Ray: an agent whose process died goes on from the log, in another one."""
 
 import asyncio
-import gc
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
@@ -15,18 +12,15 @@ import ray
 from ray.actor import ActorClass
 
 from actors.agent_lease import AgentLease, lease_file
-from actors.agent_work import Agent, Workshop
-from actors.building import Parts, find_files, make_rules, make_workshop, rehearse, try_sandbox
-from actors.gpu import without_gpu
+from actors.agent_work import Agent, Workshop, fold_agent
+from actors.building import Parts, find_files, make_rules, make_workshop, try_sandbox
 from actors.models import ModelChoice
 from actors.orders import Order, decode_order
 from actors.refusals import refusal_of
 from actors.remote_log import RemoteLog
-from agent.apply import fold_events
-from agent.state import State
+from actors.warming import become_worker, describe_process
 from configs.places import daemon_place, decode_variables
 from configs.settings import Environment, load_settings
-from eventlog.lock import start_time
 from eventlog.seams import SystemClock
 
 IDLE_S = 600.0
@@ -37,20 +31,14 @@ class AgentWorker:
     """Plain: values cross as JSON, and an error as a value, so that no traceback crosses at all."""
 
     def __init__(self, state_folder: str) -> None:
-        os.umask(0o077)
-        without_gpu()
         self._place = daemon_place(Path(state_folder))
+        become_worker(self._place)
         self._order: Order | None = None
         self._agent: Agent | None = None
         self._working: asyncio.Task[bytes] | None = None
         self._interrupted = False
         self._free = True
         self._rounds = 0
-        with TemporaryDirectory(dir=self._place.folder, prefix="warm-") as folder:
-            rehearse(Path(folder))
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 20)
 
     async def begin(self, order: bytes, variables: bytes) -> bool:
         """Take a round; False where another one is under way here, or has ended and nobody knows yet."""
@@ -84,8 +72,8 @@ class AgentWorker:
 
     async def describe(self) -> bytes:
         """`owner`: of the round that it has, or had last."""
-        owner, process = self._order.owner if self._order is not None else None, os.getpid()
-        return orjson.dumps({"pid": process, "started": start_time(process) or 0, "owner": owner, "free": self._free})
+        owner = self._order.owner if self._order is not None else None
+        return orjson.dumps({**describe_process(), "owner": owner, "free": self._free})
 
     async def _work(self, order: Order, variables: Mapping[str, str]) -> bytes:
         try:
@@ -104,7 +92,7 @@ class AgentWorker:
         door = self._place.door(order.session)
         try:
             async with RemoteLog(door, order.agent, order.lease, parts.redactor) as log:
-                state = await asyncio.to_thread(_fold, log, order)
+                state = await asyncio.to_thread(fold_agent, log, order.agent, order.lease)
                 self._agent = agent = Agent(shop, log, lease, state)
                 if self._interrupted:
                     agent.interrupt()
@@ -135,13 +123,6 @@ def _open_shop(parts: Parts, order: Order) -> Workshop:
     folder = parts.environment.sessions / order.session
     sandbox = try_sandbox(order.mode)
     return make_workshop(parts, folder, files, rules, models, sandbox, own=True, readable=order.rights.readable)
-
-
-def _fold(log: RemoteLog, order: Order) -> State:
-    """What the log holds of the agent; nothing of one that is new. Blocks. Raises LogError."""
-    if order.lease == 1:
-        return State()
-    return fold_events([event for event in log.read() if event.actor == order.agent], actor=order.agent)
 
 
 AgentWorkerActor: ActorClass[AgentWorker] = ray.remote(AgentWorker)

@@ -4,9 +4,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from agent.state import State
+from configs.crash import reached
 from eventlog.effects import SpawnAgent
-from eventlog.events import Event
+from eventlog.events import Draft, Event
 from eventlog.ids import AgentId
+from eventlog.leases import next_lease
 from eventlog.outcomes import AgentEnded, AttemptLost, Refused
 from eventlog.seams import Prepared
 from eventlog.store import DuckLog
@@ -31,8 +33,16 @@ class Agents(Protocol):
         """Each event of the session, as it is published."""
         ...
 
-    def interrupt(self, agent: AgentId) -> None: ...
-
-    async def close(self) -> None:
-        """Nothing of them runs in this process afterwards; what they began is found again."""
+    def interrupt(self, agent: AgentId) -> None:
+        """One that has not begun stops as soon as it has."""
         ...
+
+
+async def grant_lease(log: DuckLog, append: Append, agent: AgentId) -> int:
+    """The number of the agent's next incarnation, durable: what the one before it appends is refused from here on.
+    Raises LogError."""
+    granted = next_lease(log.leases, agent)
+    reached("before_lease")
+    await append([log.prepare(Draft(body=granted))])
+    reached("after_lease")
+    return granted.lease

@@ -12,9 +12,10 @@ from typing import Any, Literal
 import orjson
 from pydantic import ValidationError
 
+from actors.detached import WorkerHung, WorkerLost
 from actors.heartbeat import wait_silent
 from actors.hosting import RunRequest, decode_request, encode_request
-from actors.pool import Pool, Worker, WorkerHung, WorkerLost
+from actors.pool import Pool, Worker
 from actors.refusals import refusal_of
 from actors.relay import DoorGone, ask
 from actors.vault import Vault

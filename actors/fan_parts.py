@@ -29,7 +29,7 @@ class FanParts:
         confine: Callable[[bool, Place], Confinement],
         change: Change,
     ) -> None:
-        self._files, self._commands, self.agents = files, commands, agents
+        self._files, self._commands, self._agents = files, commands, agents
         self._confine, self._change = confine, change
 
     async def perform(self, call_id: CallId, attempt: int, effect: PartOfFan, state: State) -> Outcome:
@@ -37,8 +37,8 @@ class FanParts:
             case SpawnAgent():
                 if state.interrupting:
                     # By an earlier process, which may have died before the agent heard of it.
-                    self.agents.interrupt(effect.agent)
-                return await self.agents.run(effect, attempt, state)
+                    self._agents.interrupt(effect.agent)
+                return await self._agents.run(effect, attempt, state)
             case PrepareMerge():
                 return await self._change(prepare_merge, self._files, call_id, effect)
             case CheckMerge():
@@ -54,7 +54,7 @@ class FanParts:
         """The others are short, and better whole than half."""
         match effect:
             case SpawnAgent():
-                self.agents.interrupt(effect.agent)
+                self._agents.interrupt(effect.agent)
             case CheckMerge():
                 self._commands.cancel(call_id, attempt)
             case _:

@@ -2,17 +2,16 @@
 
 import asyncio
 import contextlib
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from actors import detached
+from actors.detached import Handle, WorkerHung, WorkerLost, ask
 from configs.places import WARM_WORKERS, append_line, daemon_place
-from eventlog.errors import CannotTakeOver
 from eventlog.lock import Holder
-from eventlog.taking_over import end_process
 
 SESSIONS_A_WORKER = 32
 """After so many its process is replaced: what a library leaks is bounded."""
@@ -21,19 +20,10 @@ _ANSWER_S = 20.0
 _RETRY_S = 1.0
 
 
-class WorkerLost(Exception):
-    """Its process died."""
-
-
-class WorkerHung(WorkerLost):
-    """It does not answer."""
-
-
 @dataclass(slots=True)
 class Worker:
     name: str
-    actor: Any
-    """ray.actor.ActorHandle, whose methods no type checker knows."""
+    actor: Handle
     sessions: int = 0
     process: Holder | None = None
     """As it last described itself. Ray starts another when this one dies."""
@@ -41,19 +31,19 @@ class Worker:
     async def host(self, request: bytes, variables: bytes) -> dict[str, Any]:
         """As long as it takes: a long log is read whole. Raises WorkerLost; then the session may be open or not."""
         self.sessions += 1
-        return orjson.loads(await _answer(self.actor.host.remote(request, variables), None))
+        return orjson.loads(await ask(self.actor.host.remote(request, variables), None))
 
     async def wait_over(self, session: str) -> None:
         """Raises WorkerLost."""
-        await _answer(self.actor.wait_over.remote(session), None)
+        await ask(self.actor.wait_over.remote(session), None)
 
     async def export(self, file: Path) -> bool:
         """Raises WorkerLost."""
-        return await _answer(self.actor.export.remote(str(file)))
+        return await ask(self.actor.export.remote(str(file)), _ANSWER_S)
 
     async def describe(self, limit_s: float | None = _ANSWER_S) -> dict[str, Any]:
         """Raises WorkerLost."""
-        found = orjson.loads(await _answer(self.actor.describe.remote(), limit_s))
+        found = orjson.loads(await ask(self.actor.describe.remote(), limit_s))
         self.process = Holder(found["pid"], found["started"])
         return found
 
@@ -70,20 +60,15 @@ class Pool:
 
     async def find(self) -> dict[str, Worker]:
         """Workers of an earlier gateway: those that host a session, by its id. The idle ones are kept for use."""
-        import ray
-
         found: dict[str, Worker] = {}
-        names = [name for name in await asyncio.to_thread(ray.util.list_named_actors) if name.startswith(_PREFIX)]
         # At once: the ones that answer are not kept waiting for one that does not.
-        await asyncio.gather(*(self._look(name, found) for name in names))
+        await asyncio.gather(*(self._look(name, found) for name in await detached.list_names(_PREFIX)))
         return found
 
     async def _look(self, name: str, found: dict[str, Worker]) -> None:
-        import ray
-
         # ValueError: it died meanwhile.
         with contextlib.suppress(ValueError):
-            worker = Worker(name, await asyncio.to_thread(ray.get_actor, name))
+            worker = Worker(name, await detached.find(name))
             try:
                 session = (await worker.describe(self._hung_s))["session"]
             except WorkerLost:
@@ -134,19 +119,16 @@ class Pool:
             await self.drop(worker)
 
     async def drop(self, worker: Worker) -> None:
-        """Its process is gone after this, even one that is stopped: Ray would ask it first."""
-        import ray
-
-        if worker.process is not None:
-            with contextlib.suppress(CannotTakeOver):
-                await asyncio.to_thread(end_process, worker.process)
-        # On a cluster that is gone nothing is left to be ended.
-        with contextlib.suppress(Exception):
-            await asyncio.to_thread(ray.kill, worker.actor, no_restart=True)
+        """Its process is gone after this."""
+        await detached.end(worker.actor, worker.process)
 
     async def _make(self) -> None:
-        name = _PREFIX + secrets.token_hex(4)
-        worker = Worker(name, await asyncio.to_thread(_create, name, self._state_folder))
+        from actors.worker import SessionWorkerActor
+
+        name = detached.new_name(_PREFIX)
+        folder = self._state_folder
+        actor = await asyncio.to_thread(detached.create, SessionWorkerActor, name, folder, max_restarts=-1)
+        worker = Worker(name, actor)
         try:
             await worker.describe()
         except WorkerLost:
@@ -160,34 +142,3 @@ class Pool:
             log = daemon_place(self._state_folder).log
             append_line(log, f"A worker could not be made ({type(error).__name__}); see Ray's own logs.")
             asyncio.get_running_loop().call_later(_RETRY_S, self.fill)
-
-
-def _create(name: str, state_folder: Path) -> Any:
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    from actors.worker import SessionWorkerActor
-
-    here = ray.get_runtime_context().get_node_id()
-    options: Any = SessionWorkerActor.options(
-        name=name,
-        lifetime="detached",
-        num_cpus=0,
-        max_restarts=-1,
-        max_task_retries=0,
-        # The session's folder is on this node.
-        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
-    )
-    return options.remote(str(state_folder))
-
-
-async def _answer(reference: Any, limit_s: float | None = _ANSWER_S) -> Any:
-    from ray.exceptions import RayError
-
-    try:
-        async with asyncio.timeout(limit_s):
-            return await reference
-    except TimeoutError as error:
-        raise WorkerHung(f"no answer in {limit_s:g} s") from error
-    except RayError as error:
-        raise WorkerLost(type(error).__name__) from error

@@ -5,7 +5,6 @@ goes on from the log in another process."""
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +13,20 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter
 
+from actors import detached
 from actors.agent_work import Round, Workshop, opening_of
-from actors.agents import Append
+from actors.agents import Append, grant_lease
 from actors.building import Rights
+from actors.detached import Handle, WorkerHung, WorkerLost, ask
 from actors.heartbeat import wait_silent
 from actors.orders import Order, encode_order, owner_of
 from agent.state import State
-from configs.crash import reached
 from eventlog.effects import SpawnAgent
-from eventlog.errors import CannotTakeOver
-from eventlog.events import Draft, Event
+from eventlog.events import Event
 from eventlog.ids import AgentId, SessionId
-from eventlog.leases import next_lease
 from eventlog.lock import Holder
 from eventlog.outcomes import AgentEnded, AttemptLost, Refused
 from eventlog.store import DuckLog
-from eventlog.taking_over import end_process
 
 _PREFIX = "agent-"
 _ANSWER_S = 10.0
@@ -56,8 +53,8 @@ class RayAgents:
         self._shop, self._rights, self._seat = workshop, rights, seat
         self._log: DuckLog | None = None
         self._append: Append | None = None
-        self._at_work: dict[AgentId, tuple[Any, str]] = {}
-        """Handles of actors, whose methods no type checker knows, and what each knows its round by."""
+        self._at_work: dict[AgentId, tuple[Handle, str]] = {}
+        """With what each knows its round by."""
         self._interrupted: set[AgentId] = set()
         self._heard: dict[AgentId, asyncio.Event] = {}
         """Set by each event of an agent."""
@@ -78,27 +75,28 @@ class RayAgents:
             worker.interrupt.remote(owner)
         try:
             told = await self._wait(agent, worker, owner)
-        except ActorLost as error:
-            return AttemptLost(evidence=f"the process of agent {agent} {error}; it goes on from the log")
+        except WorkerLost as error:
+            how = str(error) if isinstance(error, WorkerHung) else f"ended ({error})"
+            return AttemptLost(evidence=f"the process of agent {agent} {how}; it goes on from the log")
         finally:
             self._at_work.pop(agent, None)
         return _read(agent, told)
 
-    async def _wait(self, agent: AgentId, worker: Any, owner: str) -> bytes:
-        """Raises ActorLost; its process is gone then, also one that hung."""
+    async def _wait(self, agent: AgentId, worker: Handle, owner: str) -> bytes:
+        """Raises WorkerLost, and WorkerHung for one that was ended because it hung: their processes are gone."""
         self._heard[agent] = asyncio.Event()
         process = await _process_of(worker)
-        told = asyncio.ensure_future(_answer(worker.outcome.remote(owner), None))
+        told = asyncio.ensure_future(ask(worker.outcome.remote(owner), None))
         hung = asyncio.ensure_future(wait_silent(lambda: _ping(worker), self._seat.hung_s))
         quiet = asyncio.ensure_future(self._wait_quiet(agent))
         try:
             await asyncio.wait({told, hung, quiet}, return_when=asyncio.FIRST_COMPLETED)
             if told.done():
                 return told.result()
-            await _end(worker, process)
+            await detached.end(worker, process)
             limit_s = self._seat.hung_s if hung.done() else self._seat.quiet_s
             what = "did not answer" if hung.done() else "logged nothing"
-            raise ActorLost(f"{what} for {limit_s:g} s and was ended")
+            raise WorkerHung(f"{what} for {limit_s:g} s and was ended")
         finally:
             for task in (told, hung, quiet):
                 task.cancel()
@@ -122,21 +120,15 @@ class RayAgents:
             worker, owner = found
             worker.interrupt.remote(owner)
 
-    async def close(self) -> None:
-        """They outlive this process; who opens the session again finds them."""
-
-    async def _begin(self, log: DuckLog, effect: SpawnAgent, attempt: int, session: State) -> Any:
+    async def _begin(self, log: DuckLog, effect: SpawnAgent, attempt: int, session: State) -> Handle:
         assert self._append is not None
-        granted = next_lease(log.leases, effect.agent)
-        reached("before_lease")
-        await self._append([log.prepare(Draft(body=granted))])
-        reached("after_lease")
+        lease = await grant_lease(log, self._append, effect.agent)
         root = self._shop.files.repository.root
         order = Order(
             session=SessionId(log.session),
             repository=root,
             config_file=self._seat.config_file,
-            lease=granted.lease,
+            lease=lease,
             attempt=attempt,
             mode=session.mode,
             rights=self._rights,
@@ -144,26 +136,25 @@ class RayAgents:
         )
         return await self._seat_at(encode_order(order), orjson.dumps(dict(self._seat.variables)))
 
-    async def _seat_at(self, order: bytes, variables: bytes) -> Any:
+    async def _seat_at(self, order: bytes, variables: bytes) -> Handle:
         """An idle worker that has taken the order, or a new one."""
         async with self._seating:
             for worker, found in await _describe_all():
                 if found["free"]:
-                    with contextlib.suppress(ActorLost):
-                        if await _answer(worker.begin.remote(order, variables)):
+                    with contextlib.suppress(WorkerLost):
+                        if await ask(worker.begin.remote(order, variables), _ANSWER_S):
                             return worker
+        from actors.agent_worker import AgentWorkerActor
+
         while True:
-            worker = await asyncio.to_thread(_create, self._seat.state_folder)
-            if await _answer(worker.begin.remote(order, variables), None):
+            name, folder = detached.new_name(_PREFIX), self._seat.state_folder
+            worker = await asyncio.to_thread(detached.create, AgentWorkerActor, name, folder, max_restarts=0)
+            if await ask(worker.begin.remote(order, variables), None):
                 return worker
 
-    async def _adopt(self, owner: str) -> Any | None:
+    async def _adopt(self, owner: str) -> Handle | None:
         """The worker that has the agent, if one lives."""
         return next((worker for worker, found in await _describe_all() if found["owner"] == owner), None)
-
-
-class ActorLost(Exception):
-    """Its process died, or does not answer."""
 
 
 def _read(agent: AgentId, told: bytes) -> AgentEnded | Refused | AttemptLost:
@@ -177,69 +168,27 @@ def _read(agent: AgentId, told: bytes) -> AgentEnded | Refused | AttemptLost:
     return Refused(text=answer["text"] or f"Agent {agent} met a mistake of ours; the daemon's log says where.")
 
 
-async def _describe_all() -> Sequence[tuple[Any, Mapping[str, Any]]]:
+async def _describe_all() -> Sequence[tuple[Handle, Mapping[str, Any]]]:
     """The agents' workers that answer."""
-    import ray
 
-    names = [name for name in await asyncio.to_thread(ray.util.list_named_actors) if name.startswith(_PREFIX)]
-
-    async def look(name: str) -> tuple[Any, Mapping[str, Any]] | None:
+    async def look(name: str) -> tuple[Handle, Mapping[str, Any]] | None:
         # ValueError: it ended meanwhile.
-        with contextlib.suppress(ActorLost, ValueError):
-            worker = await asyncio.to_thread(ray.get_actor, name)
-            return worker, orjson.loads(await _answer(worker.describe.remote()))
+        with contextlib.suppress(WorkerLost, ValueError):
+            worker = await detached.find(name)
+            return worker, orjson.loads(await ask(worker.describe.remote(), _ANSWER_S))
         return None
 
+    names = await detached.list_names(_PREFIX)
     return [found for found in await asyncio.gather(*map(look, names)) if found is not None]
 
 
-def _create(state_folder: Path) -> Any:
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    from actors.agent_worker import AgentWorkerActor
-
-    here = ray.get_runtime_context().get_node_id()
-    options: Any = AgentWorkerActor.options(
-        name=_PREFIX + secrets.token_hex(4),
-        lifetime="detached",
-        num_cpus=0,
-        max_restarts=0,
-        max_task_retries=0,
-        # Its worktree and its session's folder are on this node.
-        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
-    )
-    return options.remote(str(state_folder))
-
-
-async def _answer(reference: Any, limit_s: float | None = _ANSWER_S) -> Any:
-    from ray.exceptions import RayError
-
-    try:
-        async with asyncio.timeout(limit_s):
-            return await reference
-    except TimeoutError as error:
-        raise ActorLost(f"did not answer for {limit_s:g} s") from error
-    except RayError as error:
-        raise ActorLost(f"ended ({type(error).__name__})") from error
-
-
-async def _ping(worker: Any) -> None:
+async def _ping(worker: Handle) -> None:
     """One that is dead is told of by who waits for its outcome."""
-    with contextlib.suppress(ActorLost):
-        await _answer(worker.describe.remote(), None)
+    with contextlib.suppress(WorkerLost):
+        await ask(worker.describe.remote(), None)
 
 
-async def _process_of(worker: Any) -> Holder:
-    """Raises ActorLost."""
-    found = orjson.loads(await _answer(worker.describe.remote()))
+async def _process_of(worker: Handle) -> Holder:
+    """Raises WorkerLost."""
+    found = orjson.loads(await ask(worker.describe.remote(), _ANSWER_S))
     return Holder(found["pid"], found["started"])
-
-
-async def _end(worker: Any, process: Holder) -> None:
-    """By its pid first: Ray would ask it, and it does not listen."""
-    import ray
-
-    with contextlib.suppress(CannotTakeOver):
-        await asyncio.to_thread(end_process, process)
-    await asyncio.to_thread(ray.kill, worker, no_restart=True)

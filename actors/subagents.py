@@ -5,16 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from actors.agent_lease import AgentLease, lease_file
-from actors.agent_work import Agent, Round, Workshop, opening_of
-from actors.agents import Append
-from agent.apply import fold_events
+from actors.agent_work import Agent, Round, Workshop, fold_agent, opening_of
+from actors.agents import Append, grant_lease
 from agent.state import State
-from configs.crash import reached
 from eventlog.effects import SpawnAgent
 from eventlog.errors import LogError
 from eventlog.events import Draft, Event
 from eventlog.ids import AgentId
-from eventlog.leases import next_lease
 from eventlog.outcomes import AgentEnded, Refused
 from eventlog.seams import Prepared
 from eventlog.store import DuckLog
@@ -63,13 +60,10 @@ class LocalAgents:
     async def run(self, effect: SpawnAgent, attempt: int, session: State) -> AgentEnded | Refused:
         log, append, name = self._log, self._append, effect.agent
         assert log is not None and append is not None
-        granted = next_lease(log.leases, name)
-        reached("before_lease")
-        await append([log.prepare(Draft(body=granted))])
-        reached("after_lease")
-        state = self._known.get(name) or await asyncio.to_thread(fold_agent, log, name, granted.lease)
-        lease = AgentLease(name, granted.lease, lease_file(log.folder, name))
-        agent = self._agents[name] = Agent(self._shop, AgentLog(log, append, name, granted.lease), lease, state)
+        number = await grant_lease(log, append, name)
+        state = self._known.get(name) or await asyncio.to_thread(fold_agent, log, name, number)
+        lease = AgentLease(name, number, lease_file(log.folder, name))
+        agent = self._agents[name] = Agent(self._shop, AgentLog(log, append, name, number), lease, state)
         if name in self._interrupted:
             agent.interrupt()
         root = str(self._shop.files.repository.root)
@@ -91,13 +85,3 @@ class LocalAgents:
             self._interrupted.add(agent)
         else:
             found.interrupt()
-
-    async def close(self) -> None:
-        """They end with the tasks that wait for them."""
-
-
-def fold_agent(log: DuckLog, agent: AgentId, lease: int) -> State:
-    """What is known of an agent that an earlier process ran; nothing of one that is new. Blocks. Raises LogError."""
-    if lease == 1:
-        return State()
-    return fold_events([event for event in log.read() if event.actor == agent], actor=agent)

@@ -3,45 +3,30 @@
 Nothing is retried by Ray: a session whose process died is taken up again from its log, by whoever hosts it next."""
 
 import asyncio
-import gc
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import orjson
 import ray
 from ray.actor import ActorClass
 
-from actors.building import rehearse
-from actors.gpu import without_gpu
 from actors.hosting import Hosted, decode_request
 from actors.refusals import refusal_of
+from actors.warming import become_worker, describe_process
 from configs.places import daemon_place
 from eventlog.database import load_engine
-from eventlog.lock import start_time
 
 
 class SessionWorker:
     """Plain: values cross as JSON, and an error as a value, so that no traceback crosses at all."""
 
     def __init__(self, state_folder: str) -> None:
-        os.umask(0o077)
-        without_gpu()
         self._place = daemon_place(Path(state_folder))
         self._hosted: Hosted | None = None
         """Also while it is being opened, so that nobody takes this worker for idle."""
-        self._warm()
-
-    def _warm(self) -> None:
-        """What the first session would wait for."""
         load_engine()
-        with TemporaryDirectory(dir=self._place.folder, prefix="warm-") as folder:
-            rehearse(Path(folder))
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 20)
+        become_worker(self._place)
 
     async def host(self, request: bytes, variables: bytes) -> bytes:
         """Open a session: {"head": …, "standing": …} once its door is, or what refused it. A gateway that asks again,
@@ -70,7 +55,7 @@ class SessionWorker:
 
     async def describe(self) -> bytes:
         session = self._hosted.request.session if self._hosted is not None else None
-        return orjson.dumps({"pid": os.getpid(), "started": start_time(os.getpid()) or 0, "session": session})
+        return orjson.dumps({**describe_process(), "session": session})
 
     async def export(self, file: str) -> bool:
         """The session's log as Parquet; False where none is open."""

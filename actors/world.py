@@ -144,8 +144,6 @@ class LocalWorld:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._parts is not None:
-            await self._parts.agents.close()
         await self._models.close()
         self._threads.shutdown(wait=True)
 
