@@ -2,10 +2,12 @@
 worktree of its own, over a log that is somebody else's."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from actors.agent_lease import AgentLease
+from actors.agents import Agents
 from actors.commands import CommandRoom, Commands
 from actors.fan_files import calls_of, work_of
 from actors.files import SessionFiles
@@ -13,7 +15,7 @@ from actors.models import Models
 from actors.world import LocalWorld
 from agent.apply import fold_events
 from agent.loop import Loop
-from agent.models.client import Delta, ModelClient
+from agent.models.client import Delta, ModelClient, OnDelta
 from agent.models.requests import RequestCache
 from agent.permissions.rules import Rules
 from agent.planning import Surroundings, ToolPlanner
@@ -30,10 +32,10 @@ from processes.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What the agents of a session share in one process."""
+    """What an agent works with: as it stands here the main agent; another one with files, calls and a name of its own
+    (Agent)."""
 
     files: SessionFiles
-    """The main agent's."""
     room: CommandRoom
     around: Surroundings
     rules: Rules
@@ -42,6 +44,31 @@ class Workshop:
     redactor: Redactor
     clock: Clock
     readable: tuple[Path, ...] = ()
+
+
+def equip(
+    shop: Workshop,
+    on_delta: OnDelta,
+    *,
+    performing: Callable[[], AbstractContextManager[object]] = nullcontext,
+    agents: Agents | None = None,
+) -> tuple[ToolPlanner, LocalWorld]:
+    """What an agent's loop needs; both know its requests. `performing`, `agents`: as for LocalWorld."""
+    requests = RequestCache()
+    planner = ToolPlanner(shop.rules, shop.around, requests, shop.clock)
+    world = LocalWorld(
+        shop.files,
+        Commands(shop.runner, shop.room, shop.redactor),
+        shop.models,
+        requests,
+        planner.may_read,
+        on_delta,
+        shop.readable,
+        performing=performing,
+        tools=shop.around.tools,
+        agents=agents,
+    )
+    return planner, world
 
 
 def _tell_nobody(delta: Delta) -> None:
@@ -74,23 +101,16 @@ class Agent:
 
     def __init__(self, shop: Workshop, log: Log, lease: AgentLease, state: State) -> None:
         self._lease, self._files = lease, shop.files.of_agent(lease.agent)
-        requests = RequestCache()
-        around = replace(shop.around, agent=lease.agent, session=self._files.key)
-        planner = ToolPlanner(shop.rules, around, requests, shop.clock)
         calls = calls_of(lease.path.parent.parent, lease.agent)
         calls.mkdir(mode=0o700, parents=True, exist_ok=True)
-        room = replace(shop.room, calls=calls, lease=lease.of_commands)
-        self._world = LocalWorld(
-            self._files,
-            Commands(shop.runner, room, shop.redactor),
-            Borrowed(shop.models),
-            requests,
-            planner.may_read,
-            _tell_nobody,
-            shop.readable,
-            performing=lease.performing,
-            tools=shop.around.tools,
+        own = replace(
+            shop,
+            files=self._files,
+            around=replace(shop.around, agent=lease.agent, session=self._files.key),
+            room=replace(shop.room, calls=calls, lease=lease.of_commands),
+            models=Borrowed(shop.models),
         )
+        planner, self._world = equip(own, _tell_nobody, performing=lease.performing)
         self._loop = Loop(log, planner, self._world, state, lambda event: None)
         self._interrupted = False
 

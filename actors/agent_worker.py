@@ -13,7 +13,7 @@ from ray.actor import ActorClass
 
 from actors.agent_lease import AgentLease, lease_file
 from actors.agent_work import Agent, Workshop, fold_agent
-from actors.building import Parts, find_files, make_rules, make_workshop, try_sandbox
+from actors.building import Parts, find_files, make_workshop, try_sandbox
 from actors.models import ModelChoice
 from actors.orders import Order, decode_order
 from actors.refusals import refusal_of
@@ -118,11 +118,10 @@ class AgentWorker:
 def _open_shop(parts: Parts, order: Order) -> Workshop:
     """Blocks. Raises CannotStart, GitError."""
     files = find_files(parts, order.session, order.repository)
-    rules = make_rules(parts.settings, order.rights.allowed, order.rights.denied)
     models = ModelChoice(parts.environment, parts.settings)
     folder = parts.environment.sessions / order.session
     sandbox = try_sandbox(order.mode)
-    return make_workshop(parts, folder, files, rules, models, sandbox, own=True, readable=order.rights.readable)
+    return make_workshop(parts, folder, files, order.rights, models, sandbox, own=True)
 
 
 AgentWorkerActor: ActorClass[AgentWorker] = ray.remote(AgentWorker)

@@ -10,22 +10,20 @@ from pathlib import Path
 
 import orjson
 
-from actors.agent_work import Workshop
+from actors.agent_work import Workshop, equip
 from actors.agents import Agents
-from actors.commands import CommandRoom, Commands
+from actors.commands import CommandRoom
 from actors.coordinator import Coordinator, this_process
 from actors.files import SessionFiles, open_files
 from actors.models import ModelChoice, Models
 from actors.subagents import LocalAgents
-from actors.world import LocalWorld
 from agent.models.client import Delta, ModelError
 from agent.models.discovery import find_servers
-from agent.models.requests import RequestCache
 from agent.models.resolve import Target, pick
 from agent.models.wires import WIRES
 from agent.permissions.rules import RuleError, Rules, parse_rules
 from agent.permissions.shell import parse
-from agent.planning import Surroundings, ToolPlanner
+from agent.planning import Surroundings
 from agent.prompt import build_system
 from agent.state import State
 from agent.tools.instructions import collect, reader
@@ -209,41 +207,17 @@ def make_route(target: Target) -> ModelRoute:
     )
 
 
-def build(
-    parts: Parts,
-    opened: Opened,
-    files: SessionFiles,
-    rights: Rights,
-    models: Models,
-    *,
-    sandbox: SandboxReport,
-    own: bool,
-    state: State | None = None,
-) -> Coordinator:
-    """`state`: what the log holds; None where it is new. Raises CannotStart with a rule that cannot be read."""
-    rules = make_rules(parts.settings, rights.allowed, rights.denied)
-    requests, settings = RequestCache(), parts.settings
-    opened.log.checkpoint_bytes = int(settings.log_checkpoint_mib * 2**20)
-    shop = make_workshop(parts, opened.log.folder, files, rules, models, sandbox, own=own, readable=rights.readable)
-    commands = Commands(shop.runner, shop.room, parts.redactor)
-    planner = ToolPlanner(rules, shop.around, requests, parts.clock)
+def build(parts: Parts, opened: Opened, shop: Workshop, rights: Rights, state: State) -> Coordinator:
+    """`state`: what the log holds."""
+    opened.log.checkpoint_bytes = int(parts.settings.log_checkpoint_mib * 2**20)
     agents = parts.make_agents(shop, rights)
+    planner, world = equip(shop, parts.on_delta, agents=agents)
     coordinator = Coordinator(
         opened=opened,
-        past=state or State(),
-        files=files,
+        past=state,
+        files=shop.files,
         runner=shop.runner,
-        world=LocalWorld(
-            files,
-            commands,
-            models,
-            requests,
-            planner.may_read,
-            parts.on_delta,
-            rights.readable,
-            tools=settings.tools,
-            agents=agents,
-        ),
+        world=world,
         planner=planner,
         identity=this_process(),
     )
@@ -256,14 +230,14 @@ def make_workshop(
     parts: Parts,
     session_folder: Path,
     files: SessionFiles,
-    rules: Rules,
+    rights: Rights,
     models: Models,
     sandbox: SandboxReport,
     *,
     own: bool,
-    readable: tuple[Path, ...] = (),
 ) -> Workshop:
-    """`own`: whether the session's agents have worktrees of their own."""
+    """`own`: whether the session's agents have worktrees of their own. Makes nothing on the disk; raises CannotStart
+    with the rule that cannot be read."""
     settings, environment, session = parts.settings, parts.environment, session_folder.name
     room = CommandRoom(
         calls=session_folder / "calls",
@@ -281,8 +255,9 @@ def make_workshop(
         session=session,
         tools=settings.tools,
     )
+    rules = make_rules(settings, rights.allowed, rights.denied)
     runner = Runner(sandbox.bwrap, crash.WRAPPER, etc=environment.state_folder)
-    return Workshop(files, room, around, rules, models, runner, parts.redactor, parts.clock, readable)
+    return Workshop(files, room, around, rules, models, runner, parts.redactor, parts.clock, rights.readable)
 
 
 def connect(parts: Parts, targets: Sequence[Target], contexts: Sequence[ContextSet | ModelRoute]) -> Models:

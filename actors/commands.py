@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import assert_never
 
+from agent.recovery import Ended, Evidence, NeverBegan, StillRuns, Vanished
 from agent.tools.output import command_text
 from agent.tools.schemas import ShellArguments
 from configs.places import RUN_MARK
@@ -27,6 +29,7 @@ from processes.commands import (
     Lost,
     NotStarted,
     ProcessError,
+    Running,
 )
 from processes.environment import child_env
 from processes.runner import Runner
@@ -61,6 +64,21 @@ class Commands:
 
     def inspect(self, call_id: CallId, attempt: int) -> CallState:
         return inspect(self.folder(call_id, attempt))
+
+    def evidence(self, call_id: CallId, attempt: int, found: CallState, *, writes: bool = True) -> Evidence:
+        """What `found` says of a command that an earlier process began."""
+        match found:
+            case NotStarted():
+                return NeverBegan()
+            case Running():
+                return StillRuns()
+            case Done(result):
+                return Ended(self.outcome(call_id, attempt, result, writes=writes, recovered=True))
+            case Lost():
+                told = self.outcome(call_id, attempt, found)
+                return Vanished(told.evidence if isinstance(told, OutcomeUnknown) else "it began and left no result")
+            case _:
+                assert_never(found)
 
     def began_us(self, call_id: CallId, attempt: int) -> int:
         return began_us(self.folder(call_id, attempt))

@@ -8,13 +8,13 @@ from actors.agents import Agents
 from actors.commands import Commands
 from actors.fan_files import advance_branch, place_check, prepare_merge, retire
 from actors.files import Place, SessionFiles
-from agent.recovery import MAX_ATTEMPTS, Ended, Evidence, Finish, NeverBegan, StillRuns, Vanished, settle
+from agent.recovery import MAX_ATTEMPTS, Evidence, Finish, Vanished, settle
 from agent.state import State
 from agent.tools.schemas import ShellArguments
 from eventlog.effects import AdvanceBranch, CheckMerge, PartOfFan, PrepareMerge, RetireAgents, RunTool, SpawnAgent
 from eventlog.ids import CallId
 from eventlog.outcomes import AttemptLost, Outcome, OutcomeUnknown, ToolFailed
-from processes.commands import Confinement, Done, Lost, NotStarted, Running
+from processes.commands import Confinement, NotStarted, Running
 
 Change = Callable[..., Awaitable[Any]]
 """Runs a function that changes files or references, in a thread (LocalWorld)."""
@@ -63,18 +63,7 @@ class FanParts:
     def look(self, call_id: CallId, attempt: int) -> Evidence:
         """What a check left that an earlier process began."""
         found = self._commands.inspect(call_id, attempt)
-        match found:
-            case NotStarted():
-                return NeverBegan()
-            case Running():
-                return StillRuns()
-            case Done(result):
-                return Ended(self._commands.outcome(call_id, attempt, result, writes=False, recovered=True))
-            case Lost():
-                told = self._commands.outcome(call_id, attempt, found)
-                return Vanished(told.evidence if isinstance(told, OutcomeUnknown) else "it began and left no result")
-            case _:
-                assert_never(found)
+        return self._commands.evidence(call_id, attempt, found, writes=False)
 
     async def _check(self, call_id: CallId, attempt: int, effect: CheckMerge) -> Outcome:
         if isinstance(self._commands.inspect(call_id, attempt), Running):

@@ -13,7 +13,7 @@ from actors.building import (
     find_files,
     make_context,
     make_route,
-    make_rules,
+    make_workshop,
     pick_model,
     try_sandbox,
 )
@@ -124,8 +124,6 @@ def prepare_new(
     files = _files(parts, session, options.folder)
     base, target, mode = _find_base(files, options), pick_model(parts, options.model), _mode(parts, options)
     sandbox = try_sandbox(mode)
-    # Before there is a log: a rule that cannot be read begins no session.
-    make_rules(parts.settings, allowed(options), options.denied)
     limits = _limits(parts, options, None)
     bound = BUDGETED_OUTPUT_TOKENS if limits.max_budget_usd is not None else None
     snapshots = options.snapshots and not options.in_place
@@ -134,16 +132,11 @@ def prepare_new(
     routes = [make_route(one) for one in spare]
     _check_budget(parts, limits, context, *routes)
     models = OneModel(client) if client is not None else connect(parts, (target, *spare), (context, *routes))
-    opened = create_log(parts.environment.sessions / session, session, parts.clock, parts.redactor)
-    coordinator = build(
-        parts,
-        opened,
-        files,
-        rights_of(options),
-        models,
-        sandbox=sandbox,
-        own=not options.in_place,
-    )
+    # Before there is a log: a rule that cannot be read begins no session.
+    folder, rights = parts.environment.sessions / session, rights_of(options)
+    shop = make_workshop(parts, folder, files, rights, models, sandbox, own=not options.in_place)
+    opened = create_log(folder, session, parts.clock, parts.redactor)
+    coordinator = build(parts, opened, shop, rights, State())
     worktree = MakeWorktree(
         repository=str(files.repository.root),
         head=base,
@@ -220,17 +213,9 @@ def _reopen(
         (OneModel(client), []) if client is not None else _choose_again(parts, options, state, files, mode, limits)
     )
     bodies += [*chosen, *_word(options, state, prompt)]
-    coordinator = build(
-        parts,
-        opened,
-        files,
-        rights_of(options),
-        models,
-        sandbox=sandbox,
-        own=not worktree.in_place,
-        state=state,
-    )
-    return Ready(coordinator, tuple(bodies), None, None, restart)
+    rights = rights_of(options)
+    shop = make_workshop(parts, opened.log.folder, files, rights, models, sandbox, own=not worktree.in_place)
+    return Ready(build(parts, opened, shop, rights, state), tuple(bodies), None, None, restart)
 
 
 def _choose_again(

@@ -23,7 +23,6 @@ from agent.recovery import (
     FilesBefore,
     FilesOther,
     NeverBegan,
-    StillRuns,
     Vanished,
     settle_all,
     vanish,
@@ -62,7 +61,7 @@ from eventlog.effects import (
 from eventlog.events import Body, EffectFinished, EffectStarted
 from eventlog.ids import CallId, Digest
 from eventlog.outcomes import Cancelled, Outcome, OutcomeUnknown, Refused, SnapshotTaken, ToolFailed
-from processes.commands import Confinement, Done, Lost, NotStarted, Running
+from processes.commands import Confinement, Done, NotStarted, Running
 from processes.folder import holding
 from worktrees.git import GitError
 
@@ -170,22 +169,13 @@ class LocalWorld:
             return NeverBegan()
         found = self._commands.inspect(call_id, item.attempt)
         match found:
-            case NotStarted():
-                return NeverBegan()
-            case Running():
-                return StillRuns()
             case Done() if item.shaken and not (effect.confined and effect.read_only):
                 return Vanished("it ended right before the machine was started anew; what it wrote may be gone")
             case Done(result) if result.cancelled and not state.interrupting:
                 # Nobody renewed the lease of its agent: not a person's wish.
                 return Vanished("it was ended because nobody looked after it")
-            case Done(result):
-                return Ended(self._commands.outcome(call_id, item.attempt, result, recovered=True))
-            case Lost():
-                told = self._commands.outcome(call_id, item.attempt, found)
-                return Vanished(told.evidence if isinstance(told, OutcomeUnknown) else "it began and left no result")
             case _:
-                assert_never(found)
+                return self._commands.evidence(call_id, item.attempt, found)
 
     async def _carry_out(
         self, intent: EffectStarted, state: State, body: bytes, put: Callable[[Body | Exception], None]
