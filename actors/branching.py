@@ -8,7 +8,6 @@ from actors.building import CannotStart, Parts, find_files
 from actors.coordinator import this_process
 from actors.files import SessionFiles
 from actors.history import commit_at, up_to
-from actors.past import Past
 from actors.sessions import made_worktree
 from agent.apply import fold_events, is_other_boot
 from agent.state import State
@@ -65,13 +64,12 @@ def rewind(parts: Parts, session: SessionId, seq: int) -> Commit | None:
     """Conversation and tree go back to event `seq`. Returns where the present tree is kept.
 
     Raises LogBusy where the session runs; LogError, GitError, ReplayError, CannotStart."""
-    past = Past()
+    events: list[Event] = []
     folder = parts.environment.sessions / session
-    opened = open_log(folder, session, parts.clock, parts.redactor, begin=past.begin)
+    opened = open_log(folder, session, parts.clock, parts.redactor, begin=lambda back_to: events.append)
     try:
-        events = opened.read()
         up_to(events, seq)
-        state, made = past.state, past.made
+        state, made = fold_events(events), made_worktree(events)
         if made is None or made.in_place or state.worktree is None or state.snapshot is None:
             raise CannotStart("Only a session with a worktree of its own can be taken back; nothing was changed.")
         files = find_files(parts, session, Path(made.repository))

@@ -1,5 +1,6 @@
 """The past of a session: replay, the tree at an event, fork, rewind. All of it from the log; no model, no network."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from agent.tools.files import redo
 from configs.scratch import scratch
 from eventlog.effects import AskUser, CallModel, RunTool, TakeSnapshot
 from eventlog.events import EffectFinished, EffectStarted, Event, Forked, Rewound
-from eventlog.ids import MAIN, CallId, Commit
+from eventlog.ids import MAIN, AgentId, CallId, Commit
 from eventlog.outcomes import SnapshotTaken, ToolSucceeded, WorktreeReady
 from worktrees.restore import checkout_tree
 from worktrees.trees import commit_files
@@ -44,9 +45,11 @@ class Difference:
 
 def verify(events: Sequence[Event]) -> Verified | Difference:
     """Build each request again from the log and compare its hash with the logged one."""
-    requests = 0
-    for actor in dict.fromkeys(event.actor for event in events):
-        found = _verify_agent([event for event in events if event.actor == actor])
+    requests, by_agent = 0, defaultdict[AgentId, list[Event]](list)
+    for event in events:
+        by_agent[event.actor].append(event)
+    for own in by_agent.values():
+        found = _verify_agent(own)
         if isinstance(found, Difference):
             return found
         requests += found

@@ -10,7 +10,7 @@ from agent.state import State
 from eventlog.checking import Reader
 from eventlog.effects import MakeWorktree
 from eventlog.events import DamageAccepted, EffectStarted, Event
-from eventlog.ids import MAIN, AgentId
+from eventlog.ids import MAIN
 from eventlog.opening import look_through
 
 
@@ -18,9 +18,8 @@ from eventlog.opening import look_through
 class Past:
     """To be filled by `open_log(..., begin=past.begin)`."""
 
-    actor: AgentId = MAIN
     state: State = field(default_factory=State)
-    """Of `actor`."""
+    """Of the main agent."""
     made: MakeWorktree | None = None
     """The first intent of its kind: it says in which repository the session works."""
     made_last: MakeWorktree | None = None
@@ -31,10 +30,9 @@ class Past:
         step = step_through(back_to)
 
         def show(event: Event) -> None:
-            if event.actor == self.actor:
-                self.state = step(self.state, event)
             if event.actor != MAIN:
                 return
+            self.state = step(self.state, event)
             match event.body:
                 case EffectStarted(effect=MakeWorktree() as effect):
                     self.made = self.made or effect

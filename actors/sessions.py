@@ -252,7 +252,7 @@ def _worktree_again(parts: Parts, files: SessionFiles, opened: Opened, past: Pas
     """Where the session has no worktree: it could not be made, was given back after a merge, or somebody deleted it."""
     made, state = past.made, past.state
     assert made is not None
-    if made.in_place or any(isinstance(item.effect, MakeWorktree) for item in state.open.values()):
+    if made.in_place or state.is_open(MakeWorktree):
         return None
     if state.worktree is None:
         return past.made_last

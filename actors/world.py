@@ -44,18 +44,15 @@ from agent.tools.schemas import (
 from configs.crash import reached
 from configs.tools import OwnTool
 from eventlog.effects import (
-    AdvanceBranch,
     AskUser,
     CallModel,
     CheckMerge,
     FanOut,
     MakeWorktree,
     MergeWork,
-    PrepareMerge,
+    PartOfFan,
     RestoreTree,
-    RetireAgents,
     RunTool,
-    SpawnAgent,
     TakeSnapshot,
 )
 from eventlog.events import Body, EffectFinished, EffectStarted
@@ -116,6 +113,9 @@ class LocalWorld:
         intent = self._intents.get(call_id)
         if intent is None:
             return
+        if isinstance(intent.effect, PartOfFan):
+            self._fan_parts.interrupt(call_id, intent.attempt, intent.effect)
+            return
         match intent.effect:
             case CallModel():
                 self._tasks[call_id].cancel()
@@ -124,8 +124,6 @@ class LocalWorld:
                     late = asyncio.create_task(self._cancel_later(call_id, intent.attempt))
                     self._late.add(late)
                     late.add_done_callback(self._late.discard)
-            case SpawnAgent() | PrepareMerge() | CheckMerge() | AdvanceBranch() | RetireAgents() as part:
-                self._fan_parts.interrupt(call_id, intent.attempt, part)
             case _:
                 # Short, and better whole than half.
                 pass
@@ -198,6 +196,8 @@ class LocalWorld:
 
     async def _perform(self, intent: EffectStarted, state: State, body: bytes) -> Outcome:
         effect = intent.effect
+        if isinstance(effect, PartOfFan):
+            return await self._fan_parts.perform(intent.call_id, intent.attempt, effect, state)
         match effect:
             case CallModel():
                 return await self._call_model(intent.call_id, intent.attempt, effect, state, body)
@@ -212,8 +212,6 @@ class LocalWorld:
                 return await self._change(self._files.restore_tree, self._place(state), effect, state.torn)
             case MergeWork():
                 return await self._change(self._files.merge, intent.call_id, effect)
-            case SpawnAgent() | PrepareMerge() | CheckMerge() | AdvanceBranch() | RetireAgents():
-                return await self._fan_parts.perform(intent.call_id, intent.attempt, effect, state)
             case AskUser() | FanOut():
                 raise AssertionError("a question and a fan-out are not carried out")
             case _:

@@ -10,18 +10,14 @@ from agent.calls import answer_call, results_of, settle_call, update_call
 from agent.results import ToolOutcome, text_for_model
 from agent.state import FailedAttempt, OpenEffect, PendingCall, State, Written, replace
 from eventlog.effects import (
-    AdvanceBranch,
     AskUser,
     CallModel,
-    CheckMerge,
     Effect,
     FanOut,
     MakeWorktree,
     MergeWork,
     PartOfFan,
-    PrepareMerge,
     RestoreTree,
-    RetireAgents,
     RunTool,
     SpawnAgent,
     TakeSnapshot,
@@ -230,6 +226,8 @@ def _apply_command(state: State, body: Command) -> State:
 
 def _apply_start(state: State, body: EffectStarted) -> State:
     state = replace(state, open={**state.open, body.call_id: OpenEffect(body.effect, body.attempt)})
+    if isinstance(body.effect, PartOfFan):
+        return replace(state, fan=fans.note_start(state.fan, body.effect)) if state.fan else state
     match body.effect:
         case CallModel():
             first = body.attempt == 1
@@ -252,8 +250,6 @@ def _apply_start(state: State, body: EffectStarted) -> State:
             if state.asked_fan is not None:
                 return replace(begun, fans=state.fans + 1)
             return update_call(begun, body.call_id, status="running", attempts=body.attempt, binding=None)
-        case SpawnAgent() | PrepareMerge() | CheckMerge() | AdvanceBranch() | RetireAgents() as part:
-            return replace(state, fan=fans.note_start(state.fan, part)) if state.fan else state
         case _:
             assert_never(body.effect)
 
@@ -264,7 +260,7 @@ def _apply_outcome(state: State, body: EffectFinished) -> State:
         return state
     state = replace(state, open={key: value for key, value in state.open.items() if key != body.call_id})
     effect = started.effect
-    if isinstance(effect, SpawnAgent | PrepareMerge | CheckMerge | AdvanceBranch | RetireAgents):
+    if isinstance(effect, PartOfFan):
         return _apply_part(state, effect, body.outcome)
     if isinstance(effect, FanOut):
         state = replace(state, fan=None, ended_fan=state.fan if state.asked_fan else None)

@@ -75,7 +75,7 @@ def decide(state: State, planner: Planner) -> Sequence[Body]:
         return _decide_asked_fan(state, planner, state.asked_fan)
     if state.calls:
         return _decide_calls(state, planner)
-    if any(isinstance(item.effect, CallModel) for item in state.open.values()):
+    if state.is_open(CallModel):
         return _decide_snapshot(state, planner, "after the last writes")
     return _decide_turn(state, planner)
 
@@ -133,8 +133,8 @@ def _reject_unstarted(state: State, why: str) -> Sequence[Body]:
 def _decide_calls(state: State, planner: Planner) -> Sequence[Body]:
     """Start what may start: calls in order, a writing one alone, reads beside each other until the first writer."""
     if state.worktree is None:
-        return () if _is_open(state, MakeWorktree) else _reject_unstarted(state, "this session has no worktree")
-    if _is_open(state, RestoreTree):
+        return () if state.is_open(MakeWorktree) else _reject_unstarted(state, "this session has no worktree")
+    if state.is_open(RestoreTree):
         return ()
     if not state.set_up:
         # Its failure is told to the person and does not stop the agent, who meets what is missing by itself.
@@ -144,7 +144,7 @@ def _decide_calls(state: State, planner: Planner) -> Sequence[Body]:
     for item in state.calls:
         writes = planner.writes(item.call.name)
         if item.status in ("waiting", "approved"):
-            if writes and (unsettled or _is_open(state, TakeSnapshot)):
+            if writes and (unsettled or state.is_open(TakeSnapshot)):
                 return ()
             return _start_call(state, planner, item)
         unsettled = unsettled or item.status != "settled"
@@ -189,14 +189,10 @@ def _wants_snapshot(state: State, effect: RunTool | FanOut) -> bool:
 
 def _decide_snapshot(state: State, planner: Planner, reason: str) -> Sequence[Body]:
     wanted = state.context is not None and state.context.snapshots and state.worktree is not None
-    if not wanted or state.written == "no" or _is_open(state, TakeSnapshot) or state.snapshot is None:
+    if not wanted or state.written == "no" or state.is_open(TakeSnapshot) or state.snapshot is None:
         return ()
     effect = TakeSnapshot(parent=state.snapshot, at_s=planner.now_s(), reason=reason)
     return (EffectStarted(call_id=snapshot_id(state.snapshots + 1), attempt=1, effect=effect),)
-
-
-def _is_open(state: State, kind: type[TakeSnapshot | RestoreTree | MakeWorktree]) -> bool:
-    return any(isinstance(item.effect, kind) for item in state.open.values())
 
 
 def _decide_turn(state: State, planner: Planner) -> Sequence[Body]:

@@ -57,7 +57,7 @@ def decide_fan(state: State, fan: Fan, planner: FanPlanner) -> Sequence[Body]:
     if not fan.retired:
         return _retire(state, fan, planner)
     if state.snapshot != fan.tip:
-        if any(isinstance(item.effect, RestoreTree) for item in state.open.values()):
+        if state.is_open(RestoreTree):
             return ()
         return (EffectStarted(call_id=CallId(f"{fan.id}_tree"), attempt=1, effect=RestoreTree(commit=fan.tip)),)
     outcome = ToolSucceeded(text=report(fan))
@@ -135,7 +135,7 @@ def _prepare(fan: Fan, branch: Branch, planner: FanPlanner) -> EffectStarted:
 
 
 def _retire(state: State, fan: Fan, planner: FanPlanner) -> Sequence[Body]:
-    if any(isinstance(item.effect, RetireAgents) for item in state.open.values()):
+    if state.is_open(RetireAgents):
         return ()
     agents = tuple(branch.agent for branch in fan.branches if branch.round > 0 or branch.lost > 0)
     effect = RetireAgents(fan=fan.id, agents=agents, at_s=planner.now_s())

@@ -76,7 +76,7 @@ class Loop:
                             self._world.interrupt(call_id)
                 case _:
                     pass
-        if any(isinstance(item.effect, CallModel) for item in state.open.values()):
+        if state.is_open(CallModel):
             # The next append is a model's reply away; while a tool runs, its outcome would have to wait.
             self._log.checkpoint_when_large()
 

@@ -134,6 +134,10 @@ class State:
         waiting = all(isinstance(item.effect, AskUser) for item in self.open.values())
         return waiting and (not self.active or bool(self.open))
 
+    def is_open(self, kind: type[Effect]) -> bool:
+        """Whether an effect of this kind was started and has no outcome yet."""
+        return any(isinstance(item.effect, kind) for item in self.open.values())
+
     @property
     def asks(self) -> Mapping[CallId, AskUser]:
         return {call: item.effect for call, item in self.open.items() if isinstance(item.effect, AskUser)}

@@ -194,6 +194,8 @@ class AgentsRetired(Value):
     """References that hold what was in no other, and folders that could not be given back, with the reason."""
 
 
+PartOutcome = AgentEnded | MergePrepared | MergeConflicted | BranchAdvanced | AgentsRetired
+"""What parts of a fan-out alone come to."""
 Outcome = Annotated[
     ModelReplied
     | ModelFailed

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from processes.tree import descendants, fields, read, send
+from processes.tree import descendants, parent, read, send
 from worktrees.sample import make_repository
 
 GAME = Path(__file__).resolve().parent.parent / "configs" / "demo" / "game.toml"
@@ -132,11 +132,11 @@ def _kill(worktree: Path) -> int:
 
 def _agent_above(pid: int) -> int | None:
     """The nearest process above that is an agent's, or a session's."""
-    while pid > 1 and (known := fields(pid)):
+    while pid > 1:
         name = read(f"/proc/{pid}/cmdline")
         if name.startswith(b"ray::AgentWorker") or b"\0cli\0" in name:
             return pid
-        pid = int(known[1])
+        pid = parent(pid)
     return None
 
 

@@ -62,6 +62,12 @@ def session(pid: int) -> int:
     return int(found[3]) if len(found) > 3 else 0
 
 
+def parent(pid: int) -> int:
+    """0 where the process is gone, and of the first one."""
+    found = fields(pid)
+    return int(found[1]) if len(found) > 1 else 0
+
+
 def descendants(root: int) -> list[int]:
     """Parents before children. What died and was not reaped yet is among them."""
     children: dict[int, list[int]] = {}

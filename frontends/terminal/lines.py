@@ -58,6 +58,7 @@ from eventlog.outcomes import (
     ModelFailed,
     ModelReplied,
     OutcomeUnknown,
+    PartOutcome,
     Refused,
     SnapshotTaken,
     ToolFailed,
@@ -77,8 +78,8 @@ class Seen:
 
     window: int = 0
     spent: float = 0.0
-    started: dict[tuple[AgentId, CallId], EffectStarted] = field(default_factory=dict)
-    began_us: dict[tuple[AgentId, CallId], int] = field(default_factory=dict)
+    started: dict[CallId, EffectStarted] = field(default_factory=dict)
+    began_us: dict[CallId, int] = field(default_factory=dict)
 
 
 def lines_of(event: Event, seen: Seen, actor: AgentId = MAIN) -> list[str]:
@@ -96,13 +97,13 @@ def lines_of(event: Event, seen: Seen, actor: AgentId = MAIN) -> list[str]:
             named = f"fallback {safe_line(body.route.model)}" if body.route else "no fallback model"
             return [named, *warning_lines(body)]
         case EffectStarted():
-            seen.started[event.actor, body.call_id] = body
-            seen.began_us[event.actor, body.call_id] = event.ts_us
+            seen.started[body.call_id] = body
+            seen.began_us[body.call_id] = event.ts_us
             return _started(body)
         case EffectFinished():
-            start = seen.started.pop((event.actor, body.call_id), None)
+            start = seen.started.pop(body.call_id, None)
             # The clock may have been set back meanwhile.
-            took = max(event.ts_us - seen.began_us.pop((event.actor, body.call_id), event.ts_us), 0) / 1e6
+            took = max(event.ts_us - seen.began_us.pop(body.call_id, event.ts_us), 0) / 1e6
             return _finished(body, start, took, seen)
         case CallRejected():
             return [f"  ✗ {body.why}: {safe(body.text)}"]
@@ -229,11 +230,7 @@ def _finished(body: EffectFinished, start: EffectStarted | None, took: float, se
             assert_never(outcome)
 
 
-def _part_finished(
-    outcome: AgentEnded | MergePrepared | MergeConflicted | BranchAdvanced | AgentsRetired,
-    start: EffectStarted | None,
-    took: float,
-) -> list[str]:
+def _part_finished(outcome: PartOutcome, start: EffectStarted | None, took: float) -> list[str]:
     agent = safe_line(getattr(start.effect, "agent", "")) if start else ""
     match outcome:
         case AgentEnded(ending="done"):

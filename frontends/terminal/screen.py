@@ -61,7 +61,7 @@ class Screen:
 
     def show_question(self, call: CallId, question: AskUser) -> None:
         """Where it does not stand there yet: it was asked in an earlier run."""
-        if (self.actor, call) not in self.seen.started:
+        if call not in self.seen.started:
             for line in question_lines(question):
                 self.say(line)
 

@@ -15,7 +15,7 @@ from agent.apply import fold_events
 from eventlog.events import EffectFinished, EffectStarted, Event
 from eventlog.opening import read_log
 from eventlog.outcomes import OutcomeUnknown, ToolFailed
-from processes.tree import descendants, fields, is_alive, pids, read, send
+from processes.tree import descendants, is_alive, parent, pids, read, send
 from tests.actors.playing import check_conversation
 from tests.chaos.keyboard import Attended
 from worktrees.sample import make_repository
@@ -184,11 +184,6 @@ def kill(run: "subprocess.Popen[bytes]", kind: Kind) -> None:
         case "everything":
             targets = [run.pid, *below]
     send(targets, signal.SIGKILL)
-
-
-def parent(pid: int) -> int:
-    found = fields(pid)
-    return int(found[1]) if len(found) > 1 else 0
 
 
 def wait_until(true: Callable[[], bool], seconds: float) -> None:

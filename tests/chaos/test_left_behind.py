@@ -10,8 +10,8 @@ import pytest
 from actors.history import Verified, verify
 from eventlog.events import EffectFinished
 from eventlog.outcomes import Conflicted, OutcomeUnknown
-from processes.tree import descendants, is_alive, send
-from tests.chaos.arena import EDIT, Arena, parent, wait_until
+from processes.tree import descendants, is_alive, parent, send
+from tests.chaos.arena import EDIT, Arena, wait_until
 from tests.chaos.invariants import check_nothing_left, check_session
 from tests.chaos.scenes import call
 
