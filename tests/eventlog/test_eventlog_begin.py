@@ -5,6 +5,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from random import Random
 
+import duckdb
 import pytest
 from eventlog_folders import SESSION, append, crash_image, make, said
 
@@ -87,3 +88,14 @@ def test_of_a_damaged_file_the_rewinds_before_the_damage_are_known(stored: Path,
         assert tuple(accepted.events) == opened.read(), "what was shown is what stands in the log"
     finally:
         opened.close()
+
+
+def test_a_row_that_says_it_is_no_rewind_though_it_is_one_was_altered(tmp_path: Path) -> None:
+    opened = make(tmp_path / "s")
+    rewound = Rewound(to_seq=1, saved=None, restored=None)
+    asyncio.run(append(opened.log, [said("one"), rewound, said("two")]))
+    opened.close()
+    with duckdb.connect(str(tmp_path / "s" / "log.duckdb")) as connection:
+        connection.execute("UPDATE events SET kind = 'user_said' WHERE seq = 2")
+    with pytest.raises(LogDamaged, match="event 2 was altered"):
+        look_through(tmp_path / "s", Shown().begin)
