@@ -21,6 +21,7 @@ from frontends.commands.models import models
 from frontends.commands.options import (
     AcceptDamage,
     AddDir,
+    Agent,
     Allowed,
     Budget,
     Bypass,
@@ -61,11 +62,7 @@ if TYPE_CHECKING:
     from frontends.terminal.screen import Screen
 
 app = typer.Typer(
-    name="thalia",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    name="thalia", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 
 for part in (daemon, catalogue):
@@ -101,6 +98,7 @@ def exec_(
     allowed: Allowed = [],  # noqa: B006
     denied: Denied = [],  # noqa: B006
     schema: Schema = None,
+    agent: Agent = [],  # noqa: B006
     merge: Merge = False,
     in_place: InPlace = False,
     worktree: Worktree = True,
@@ -118,7 +116,7 @@ def exec_(
         bypass, mode, sandbox, schema, attended=is_attended(output) and not detach,
         folder=folder, model=model, fallback=fallback, max_turns=max_turns, max_budget_usd=budget, clean=clean,
         in_place=in_place or not worktree, snapshots=snapshots, allowed=allowed, denied=denied,
-        add_dirs=add_dir,
+        add_dirs=add_dir, agents=agent or None,
     )  # fmt: skip
     request = make_request(session, "new", options, read_prompt(prompt), merge)
     raise typer.Exit(run_request(request, output, detach, no_daemon, _run_here))
@@ -136,6 +134,7 @@ def resume(
     budget: Budget = None,
     mode: PermissionMode = None,
     sandbox: Sandbox = None,
+    agent: Agent = [],  # noqa: B006
     merge: Merge = False,
     bypass: Bypass = False,
     accept_damage: AcceptDamage = False,
@@ -149,7 +148,7 @@ def resume(
     options = _options(
         bypass, mode, sandbox, None, attended=is_attended(output) and not detach,
         model=model, fallback=fallback, max_turns=max_turns, max_budget_usd=budget, accept_damage=accept_damage,
-        take_over=take_over,
+        take_over=take_over, agents=agent or None,
     )  # fmt: skip
     name = find_name(session, last)
     request = make_request(name, "resumed", options, read_prompt(prompt) if prompt is not None else None, merge)
@@ -313,11 +312,11 @@ def _run_here(request: Mapping[str, Any], output: FormatName) -> int:
     from actors import local
     from actors.hosting import decode_request
     from frontends.terminal.driver import ask_on_terminal, drive
-    from frontends.terminal.screen import Screen
+    from frontends.terminal.screen import make_screen
 
     wanted = decode_request(json.dumps(request).encode())
-    screen, answer = Screen(wanted.session, output), ask_on_terminal if wanted.options.attended else None
-    run = local.Run(screen, lambda one, go: drive(one, go, screen, answer), wanted.merge)
+    screen, answer = make_screen(wanted.session, output), ask_on_terminal if wanted.options.attended else None
+    run = local.Run(screen, lambda one, go: drive(one, go, screen, answer, one.opened.log.read), wanted.merge)
     parts = _parts(screen)
     if wanted.kind == "new":
         return local.run_new(parts, wanted.session, wanted.options, wanted.prompt or "", run)

@@ -14,7 +14,7 @@ Around a loop over a RemoteLog:
 Replacing: append the next LeaseGranted, and begin another process with its number. It waits for nobody: `hold` takes
 the fence before the loop looks at what was left open, and what still runs is found by its call folder and waited for.
 That holds on the node of the worktree; elsewhere an agent has another worktree, and waits until the lease has run
-out."""
+out (remote_lease.py)."""
 
 import asyncio
 import contextlib
@@ -64,17 +64,16 @@ class AgentLease:
 
     @contextmanager
     def performing(self) -> Iterator[None]:
-        """Raises LeaseSuperseded; then nothing was performed, and nobody takes over while something is."""
-        with self._told(), fence.performing(str(self.path), self.number):
+        """Raises LeaseSuperseded, LeaseRanOut; then nothing was performed, and nobody takes over while something is."""
+        with self.told(), fence.performing(str(self.path), self.number):
             yield
 
     async def hold(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Take over from the incarnation before, then do the work for as long as nobody takes over from this one.
 
         Raises LeaseSuperseded, LeaseRanOut, fence.CannotTake, and what the work raises."""
-        taken = time.monotonic()
-        await asyncio.to_thread(self._take)
-        working, keeping = asyncio.ensure_future(work()), asyncio.create_task(self._keep(taken))
+        taken = await self.take()
+        working, keeping = asyncio.ensure_future(work()), asyncio.create_task(self.keep(taken))
         try:
             await asyncio.wait({working, keeping}, return_when=asyncio.FIRST_COMPLETED)
             return working.result() if working.done() else keeping.result()
@@ -83,28 +82,39 @@ class AgentLease:
                 task.cancel()
             await asyncio.gather(working, keeping, return_exceptions=True)
 
-    def _take(self) -> None:
+    async def take(self) -> int:
+        """What `keep` counts from. Raises what `hold` does."""
+        taken = time.monotonic_ns()
+        await asyncio.to_thread(self.take_fence)
+        return taken
+
+    def take_fence(self, end_us: int = 0) -> None:
+        """Blocks."""
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
         reached("before_fence")
-        with self._told():
-            fence.take(str(self.path), self.number)
+        with self.told():
+            fence.take(str(self.path), self.number, end_us=end_us)
         reached("after_fence")
 
-    async def _keep(self, renewed: float) -> NoReturn:
+    async def keep(self, taken: int) -> NoReturn:
         """Renew it. A failure to write is tried again; not having written in time is the end, whatever the reason."""
+        renewed, life = taken, int(self.seconds * 1e9)
         while True:
             await asyncio.sleep(self.seconds / 4)
-            now = time.monotonic()
-            with self._told(), contextlib.suppress(OSError):
+            now = time.monotonic_ns()
+            with self.told(), contextlib.suppress(OSError):
                 fence.renew(str(self.path), self.number)
-                if now - renewed <= self.seconds:
+                if now - renewed <= life:
                     renewed = now
-            if now - renewed > self.seconds:
+            if now - renewed > life:
                 raise LeaseRanOut(self.agent, self.seconds)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def told(self) -> Iterator[None]:
+        """What the fence says, as errors of the log."""
         try:
             yield
+        except fence.RanOut:
+            raise LeaseRanOut(self.agent, self.seconds) from None
         except fence.Superseded:
             raise LeaseSuperseded(self.agent, self.number) from None

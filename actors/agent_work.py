@@ -1,19 +1,20 @@
-"""One round of one agent of a fan-out, in whatever process: the same loop and the same world as the main agent's, in a
+"""One round of one agent of a session, in whatever process: the same loop and the same world as the main agent's, in a
 worktree of its own, over a log that is somebody else's."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import assert_never
 
 from actors.agent_lease import AgentLease
-from actors.agents import Agents
+from actors.agents import Agents, Assignment
 from actors.commands import CommandRoom, Commands
 from actors.fan_files import calls_of, work_of
 from actors.files import SessionFiles
 from actors.models import Models
 from actors.world import LocalWorld
-from agent.apply import fold_events
+from agent.folding import concerns, fold_events
 from agent.loop import Loop
 from agent.models.client import Delta, ModelClient, OnDelta
 from agent.models.requests import RequestCache
@@ -21,10 +22,20 @@ from agent.permissions.rules import Rules
 from agent.planning import Surroundings, ToolPlanner
 from agent.prompt import as_subagent
 from agent.state import State
-from eventlog.effects import MakeWorktree, RestoreTree, SpawnAgent
-from eventlog.events import Body, ContextSet, EffectStarted, Interrupted, LimitsSet, ModeChosen, UserSaid
+from agent.waking import FULL, SAY_ONE, notes_of
+from eventlog.effects import MakeWorktree, RestoreTree, SpawnAgent, WakeAgent
+from eventlog.events import (
+    Body,
+    ContextSet,
+    ConversationCut,
+    EffectStarted,
+    Interrupted,
+    LimitsSet,
+    ModeChosen,
+    UserSaid,
+)
 from eventlog.ids import AgentId, CallId, CommandId
-from eventlog.outcomes import AgentEnded, Refused
+from eventlog.outcomes import AgentEnded, Refused, WorktreeReady
 from eventlog.redact import Redactor
 from eventlog.seams import Clock, Log
 from processes.runner import Runner
@@ -90,9 +101,10 @@ class Borrowed:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """`opening`: the agent's first events, for one that has none yet; of one that has, its mode is as they say."""
+    """`opening`: the agent's first events, for one that has none yet; of one that has, rights and limits are as they
+    say, and the context of one in the background."""
 
-    effect: SpawnAgent
+    effect: Assignment
     opening: tuple[Body, ...]
 
 
@@ -120,14 +132,15 @@ class Agent:
 
     async def work(self, round: Round) -> State:
         """To the end of the round. Raises LogError, fence.CannotTake."""
-        return await self._lease.hold(lambda: take_turn(self._loop, round, lambda: self._interrupted))
+        holds = self._files.holds
+        return await self._lease.hold(lambda: take_turn(self._loop, round, lambda: self._interrupted, holds))
 
     def interrupt(self) -> None:
         self._interrupted = True
         said = f"{self._lease.agent}-interrupted-{self._lease.number}-{len(self.state.commands)}"
         self._loop.inbox.put_nowait(Interrupted(id=CommandId(said)))
 
-    def conclude(self, effect: SpawnAgent) -> AgentEnded | Refused:
+    def conclude(self, effect: Assignment) -> AgentEnded | Refused:
         """What the session gets to know of a round that is over. Blocks. Raises GitError."""
         state, ended = self.state, self.state.ending
         # A round whose tree could not be set has not begun: what had ended is the round before.
@@ -138,6 +151,7 @@ class Agent:
             ending=ended.ending,
             text=ended.text,
             work=work_of(self._files, state, effect, subject or f"Work of {effect.agent}"),
+            said=state.said,
             usage=state.usage,
             spent_usd=state.spent_usd,
             unpriced=state.unpriced,
@@ -153,46 +167,99 @@ def fold_agent(log: Log, agent: AgentId, lease: int) -> State:
     LogError."""
     if lease == 1:
         return State()
-    return fold_events([event for event in log.read() if event.actor == agent], actor=agent)
+    return fold_events([event for event in log.read() if concerns(event, agent)], actor=agent)
 
 
-async def take_turn(loop: Loop, round: Round, interrupted: Callable[[], bool]) -> State:
-    """From wherever the agent is in its round. Raises LogError."""
+async def take_turn(
+    loop: Loop, round: Round, interrupted: Callable[[], bool], holds: Callable[[WorktreeReady], bool]
+) -> State:
+    """From wherever the agent is in its round. `holds`: whether a worktree is there and its own. Raises LogError."""
     effect = round.effect
     said = CommandId(f"{effect.agent}.{effect.round}")
     if loop.state.context is None:
         await loop.record(*round.opening, UserSaid(id=said, text=effect.text))
-        return await loop.wait()
-    # Its session may have other rights by now than those with which this agent began.
-    modes = [body for body in round.opening if isinstance(body, ModeChosen) and body.id not in loop.state.commands]
-    state = await loop.run(*modes)
-    if said in state.commands or state.refused is not None:
-        return state
-    if state.snapshot != effect.base:
-        restore = RestoreTree(commit=effect.base)
-        await loop.record(EffectStarted(call_id=CallId(f"t{effect.round}"), attempt=1, effect=restore))
-        state = await loop.wait()
+        return await _come_to_a_word(loop, effect, await loop.wait())
+    state = await loop.run(*_renewed(loop.state, round))
+    if said not in state.commands and state.refused is None:
+        for intent in _placing(round, state, holds):
+            await loop.record(intent)
+            state = await loop.wait()
         if state.snapshot != effect.base:
             return state
-    # A word to stop that came before this round began has stopped nothing yet.
-    stop = [Interrupted(id=CommandId(f"{said}-interrupted"))] if interrupted() else []
-    await loop.record(UserSaid(id=said, text=effect.text), *stop)
+        # A word to stop that came before this round began has stopped nothing yet.
+        stop = [Interrupted(id=CommandId(f"{said}-interrupted"))] if interrupted() else []
+        await loop.record(*_shorten(state, effect), UserSaid(id=said, text=effect.text), *stop)
+        state = await loop.wait()
+    return await _come_to_a_word(loop, effect, state)
+
+
+def _renewed(state: State, round: Round) -> list[Body]:
+    """Its session may have other rights by now than those with which this agent began, and its definition may have
+    changed."""
+    known = state.chosen or state.context
+    bodies: list[Body] = []
+    for body in round.opening:
+        match body:
+            case ModeChosen() | LimitsSet() if body.id not in state.commands:
+                bodies.append(body)
+            case ContextSet() if isinstance(round.effect, WakeAgent) and body != known:
+                bodies.append(body)
+            case _:
+                pass
+    return bodies
+
+
+def _placing(round: Round, state: State, holds: Callable[[WorktreeReady], bool]) -> list[EffectStarted]:
+    """What sets its worktree to what the round begins with. One of a fork has none yet, and somebody may have deleted
+    it."""
+    effect = round.effect
+    if state.worktree is None or not holds(state.worktree):
+        made = [body for body in round.opening if isinstance(body, EffectStarted)]
+        return [body.model_copy(update={"call_id": CallId(f"w{effect.round}")}) for body in made]
+    if state.snapshot == effect.base:
+        return []
+    return [EffectStarted(call_id=CallId(f"t{effect.round}"), attempt=1, effect=RestoreTree(commit=effect.base))]
+
+
+def _shorten(state: State, effect: Assignment) -> list[Body]:
+    """Before its conversation fills the window: what it noted itself goes on, the rest is left out."""
+    too_long = state.context is not None and state.context_tokens > state.context.window * FULL
+    return [ConversationCut(text=notes_of(state))] if isinstance(effect, WakeAgent) and too_long else []
+
+
+async def _come_to_a_word(loop: Loop, effect: Assignment, state: State) -> State:
+    """A background agent that ended without a word is asked for one, once."""
+    again = CommandId(f"{effect.agent}.{effect.round}-again")
+    done = state.ending is not None and state.ending.ending == "done" and not state.active
+    if not isinstance(effect, WakeAgent) or not done or state.said is not None or again in state.commands:
+        return state
+    await loop.record(UserSaid(id=again, text=SAY_ONE))
     return await loop.wait()
 
 
-def opening_of(effect: SpawnAgent, session: State, repository: str) -> tuple[Body, ...]:
-    """The first events of an agent: the rights and the model of its session, its own task and share."""
-    context, agent = session.context, effect.agent
-    assert context is not None
+def opening_of(effect: Assignment, session: State, repository: str) -> tuple[Body, ...]:
+    """The first events of an agent: the rights of its session, its own context, task and share."""
+    agent = effect.agent
+    match effect:
+        case SpawnAgent(budget_usd=budget):
+            assert session.context is not None
+            context, name = as_subagent(session.context), f"{agent}-limits"
+        case WakeAgent():
+            one = next(one for one in session.agents if one.agent == agent)
+            context, name = one.chosen.context, f"{agent}.{effect.round}-limits"
+            # Its limit counts over all its rounds.
+            budget = None if effect.budget_usd is None else one.spent_usd + effect.budget_usd
+        case _:
+            assert_never(effect)
     limits = LimitsSet(
-        id=CommandId(f"{agent}-limits"),
+        id=CommandId(name),
         max_turns=session.limits.max_turns,
-        max_budget_usd=effect.budget_usd,
+        max_budget_usd=budget,
         max_attempts=session.limits.max_attempts,
     )
     worktree = MakeWorktree(repository=repository, head=effect.base, carry_dirty=False, at_s=effect.at_s)
     return (
-        as_subagent(context),
+        context,
         session.mode.model_copy(update={"id": CommandId(f"{agent}-{session.mode.id}"), "attended": False}),
         limits,
         EffectStarted(call_id=CallId("w1"), attempt=1, effect=worktree),

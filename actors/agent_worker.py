@@ -1,4 +1,4 @@
-"""The actor in which one agent of a fan-out works: a warm process that takes one round after the other, of any session.
+"""The actor in which one agent of a session works: a warm process that takes one round after the other, of any session.
 
 Nothing is retried by Ray: an agent whose process died goes on from the log, in another one."""
 
@@ -19,6 +19,7 @@ from actors.orders import Order, decode_order
 from actors.refusals import refusal_of
 from actors.remote_log import RemoteLog
 from actors.warming import become_worker, describe_process
+from agent.state import State
 from configs.places import daemon_place, decode_variables
 from configs.settings import Environment, load_settings
 from eventlog.seams import SystemClock
@@ -39,6 +40,8 @@ class AgentWorker:
         self._interrupted = False
         self._free = True
         self._rounds = 0
+        self._known: tuple[Order, State] | None = None
+        """The latest round that ended here, and what its agent knew by then."""
 
     async def begin(self, order: bytes, variables: bytes) -> bool:
         """Take a round; False where another one is under way here, or has ended and nobody knows yet."""
@@ -92,18 +95,26 @@ class AgentWorker:
         door = self._place.door(order.session)
         try:
             async with RemoteLog(door, order.agent, order.lease, parts.redactor) as log:
-                state = await asyncio.to_thread(fold_agent, log, order.agent, order.lease)
+                state = self._recall(order) or await asyncio.to_thread(fold_agent, log, order.agent, order.lease)
                 self._agent = agent = Agent(shop, log, lease, state)
                 if self._interrupted:
                     agent.interrupt()
                 try:
-                    await agent.work(order.round)
+                    self._known = (order, await agent.work(order.round))
                     return (await asyncio.to_thread(agent.conclude, order.round.effect)).model_dump(mode="json")
                 finally:
                     await agent.close()
         finally:
             await shop.models.close()
             await shop.runner.close()
+
+    def _recall(self, order: Order) -> State | None:
+        """What the agent knows, where nobody else was it since: its log need not be read again."""
+        if self._known is None:
+            return None
+        before, state = self._known
+        same = before.mine == order.mine and before.lease == order.lease - 1
+        return state if same else None
 
     def _leave_later(self) -> None:
         rounds = self._rounds

@@ -1,11 +1,11 @@
-"""The seam between a session and the agents of its fan-outs."""
+"""The seam between a session and its other agents: those of a fan-out, and those in the background."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from agent.state import State
 from configs.crash import reached
-from eventlog.effects import SpawnAgent
+from eventlog.effects import SpawnAgent, WakeAgent
 from eventlog.events import Draft, Event
 from eventlog.ids import AgentId
 from eventlog.leases import next_lease
@@ -17,14 +17,18 @@ Append = Callable[[Sequence[Prepared]], Awaitable[tuple[Event, ...]]]
 """Into the session's log, and published."""
 
 
+Assignment = SpawnAgent | WakeAgent
+"""A round of an agent's work."""
+
+
 class Agents(Protocol):
-    """Where the agents of a fan-out live."""
+    """Where the other agents of a session live."""
 
     def open(self, log: DuckLog, append: Append) -> None:
         """Before the first of them runs."""
         ...
 
-    async def run(self, effect: SpawnAgent, attempt: int, session: State) -> AgentEnded | Refused | AttemptLost:
+    async def run(self, effect: Assignment, attempt: int, session: State) -> AgentEnded | Refused | AttemptLost:
         """Until the agent's round is over. One that began it already, also in an earlier process, goes on with it.
         AttemptLost: its process died, and the next attempt goes on from the log."""
         ...
@@ -34,7 +38,7 @@ class Agents(Protocol):
         ...
 
     def interrupt(self, agent: AgentId) -> None:
-        """One that has not begun stops as soon as it has."""
+        """The round that it is in, or that is about to begin, ends early."""
         ...
 
 

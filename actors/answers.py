@@ -1,6 +1,6 @@
 """What the gateway answers.
 
-  GET  /status                        what the daemon is and hosts
+  GET  /status?nodes=1                what the daemon is and hosts; on demand its nodes, actors.membership.Member each
   POST /sessions                      {"request": RunRequest, "variables": {…}}: open a session, or speak to one that is
                                       open; {"head": seq of the last event before, "standing": then or null}
   GET  /sessions                      all sessions of the state folder
@@ -37,6 +37,7 @@ from starlette.routing import Route
 from actors.daemon import abandon
 from actors.desk import Desk, Entry, NoRay
 from actors.hosting import RunRequest, decode_request
+from actors.membership import as_rows, list_members
 from actors.relay import DoorGone, ask, follow
 from configs import crash
 from configs.crash import reached
@@ -44,6 +45,7 @@ from configs.places import DaemonPlace
 from configs.version import VERSION, new_command_name
 from eventlog.errors import LogError
 from eventlog.ids import SessionId
+from eventlog.seams import SystemClock
 
 _STOP_S = 8.0
 _AGAIN_S = 0.02
@@ -84,7 +86,19 @@ class Answers:
             session: {"state": entry.state, "worker": entry.worker.name if entry.worker else None}
             for session, entry in self._desk.entries.items()
         }
-        return _json({"version": VERSION, "pid": os.getpid(), "ray": self._desk.ray, "hosted": hosted})
+        found = {"version": VERSION, "pid": os.getpid(), "ray": self._desk.ray, "hosted": hosted}
+        return _json(found | ({"nodes": await self._nodes()} if "nodes" in request.query_params else {}))
+
+    async def _nodes(self) -> list[dict[str, Any]]:
+        """None before Ray is there. Raises Refused."""
+        if not self._desk.joined or self._desk.ray["state"] != "up":
+            return []
+        from ray.exceptions import RayError
+
+        try:
+            return as_rows(await asyncio.to_thread(list_members, SystemClock().now_us()))
+        except RayError as error:
+            raise Refused(503, "NoRay", f"Ray's head does not answer ({type(error).__name__}); ask again.") from error
 
     async def host(self, request: Request) -> Response:
         asked = await _body(request)

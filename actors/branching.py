@@ -9,7 +9,8 @@ from actors.coordinator import this_process
 from actors.files import SessionFiles
 from actors.history import commit_at, up_to
 from actors.sessions import made_worktree
-from agent.apply import fold_events, is_other_boot
+from agent.apply import is_other_boot
+from agent.folding import fold_events
 from agent.state import State
 from eventlog.effects import MakeWorktree, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import (

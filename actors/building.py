@@ -27,7 +27,7 @@ from agent.planning import Surroundings
 from agent.prompt import build_system
 from agent.state import State
 from agent.tools.instructions import collect, reader
-from agent.tools.schemas import TOOLS, tools_json
+from agent.tools.schemas import OF_MAIN, SAYING, TOOLS, tools_json
 from configs import crash
 from configs.scratch import scratch
 from configs.settings import Environment, Settings
@@ -73,7 +73,7 @@ class Parts:
     clock: Clock
     on_delta: Callable[[Delta], None]
     make_agents: MakeAgents = field(default=lambda shop, wanted: LocalAgents(shop))
-    """Where the agents of a fan-out live; by default in this process."""
+    """Where the session's other agents live; by default in this process."""
 
     @property
     def redactor(self) -> Redactor:
@@ -139,7 +139,7 @@ def rehearse(folder: Path) -> None:
         create_log(folder / "log", SessionId("rehearsal"), SystemClock(), Redactor(())).close()
     with contextlib.suppress(OSError):
         _test_sandbox()
-    _tools({})
+    tools_of_main({}, {})
     parse("true")
 
 
@@ -163,8 +163,10 @@ def make_context(
     snapshots: bool,
     bound: int | None,
     schema: str | None = None,
+    agents: Mapping[str, str] | None = None,
 ) -> ContextSet:
-    """All that requests are made of besides the conversation; from here on only the log is asked."""
+    """All that requests are made of besides the conversation; from here on only the log is asked. `agents`: whom the
+    main agent can ask, and what each is for."""
     root = files.repository.root
     own = parts.environment.config_file.parent / "AGENTS.md"
     user = (str(own), own.read_bytes()) if own.is_file() else None
@@ -183,7 +185,7 @@ def make_context(
     return ContextSet(
         **make_route(target).model_dump(),
         system=system,
-        tools=_tools(parts.settings.tools, fan_out=snapshots),
+        tools=tools_of_main(parts.settings.tools, agents or {}, fan_out=snapshots),
         token_bound=bound,
         snapshots=snapshots,
         setup=parts.settings.setup_command or "",
@@ -254,6 +256,7 @@ def make_workshop(
         git_runs_programs=files.repository.runs_programs,
         session=session,
         tools=settings.tools,
+        changed_between=files.changed_between,
     )
     rules = make_rules(settings, rights.allowed, rights.denied)
     runner = Runner(sandbox.bwrap, crash.WRAPPER, etc=environment.state_folder)
@@ -271,18 +274,26 @@ def connect(parts: Parts, targets: Sequence[Target], contexts: Sequence[ContextS
     return models
 
 
-def _tools(own: Mapping[str, OwnTool], *, fan_out: bool = True) -> str:
-    """Without snapshots agents of a fan-out would have nothing to begin with."""
-    return tools_json(_names(fan_out), own) if own else _our_tools(fan_out)
+def list_tools(own: Mapping[str, OwnTool], names: Sequence[str] | None) -> str:
+    """Of a background agent, with those that it speaks with. None: all, the user's own too."""
+    given = [tool.name for tool in TOOLS if tool.name not in OF_MAIN] if names is None else [*names, *SAYING]
+    return tools_json(given, own if names is None else None)
 
 
-def _names(fan_out: bool) -> list[str]:
-    return [tool.name for tool in TOOLS if fan_out or tool.name != "fan_out"]
+def tools_of_main(own: Mapping[str, OwnTool], agents: Mapping[str, str], *, fan_out: bool = True) -> str:
+    """`agents`: those in the background, and what each is for. Without snapshots agents of a fan-out would have nothing
+    to begin with."""
+    return tools_json(_names(fan_out, bool(agents)), own, agents) if own or agents else _our_tools(fan_out)
+
+
+def _names(fan_out: bool, ask_agent: bool) -> list[str]:
+    left_out = {*SAYING, *(() if fan_out else ("fan_out",)), *(() if ask_agent else ("ask_agent",))}
+    return [tool.name for tool in TOOLS if tool.name not in left_out]
 
 
 @cache
 def _our_tools(fan_out: bool) -> str:
-    return tools_json(_names(fan_out))
+    return tools_json(_names(fan_out, ask_agent=False))
 
 
 def _home(variables: Mapping[str, str]) -> Path:

@@ -17,18 +17,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from actors.head import Head, HeadError, HeadFiles, HeadSize, start_head
+from actors.head import Head, HeadError
 from actors.heartbeat import wait_silent
+from actors.joining import start_as_told, stop_head
 from actors.vault import Vault
 from configs.crash import reached
 from configs.places import (
     MARK,
     RUN_MARK,
-    WARM_WORKERS,
     DaemonPlace,
     PlaceUnsafe,
     append_line,
@@ -92,9 +92,9 @@ class Supervisor:
             began = asyncio.get_running_loop().time()
             try:
                 reached("before_ray")
-                head = await self._start_ray()
+                head, told = await self._start_ray()
                 reached("after_ray")
-                self._tell({"state": "up", "address": head.address, "token": str(head.files.token)})
+                self._tell({"state": "up", "address": head.address, "token": str(head.files.token), **told})
                 why = await head.died()
                 if asyncio.get_running_loop().time() - began > _STEADY_S:
                     failures = 0
@@ -107,15 +107,15 @@ class Supervisor:
                 self._tell({"state": "starting"} if again else {"state": "failed", "text": str(error)})
             finally:
                 if head is not None:
-                    await asyncio.shield(_stop_head(head))
+                    await asyncio.shield(stop_head(head))
             await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
             failures += 1
 
-    async def _start_ray(self) -> Head:
-        """One that drivers can join. Raises HeadError; ServerLost as soon as a server of it is gone, for which the
-        start command would wait half a minute."""
+    async def _start_ray(self) -> tuple[Head, dict[str, str]]:
+        """One that drivers can join, and what to tell of it. Raises HeadError; ServerLost as soon as a server of it is
+        gone, for which the start command would wait half a minute."""
         earlier, seen = _servers(), set[int]()
-        starting = asyncio.ensure_future(_start_whole(HeadFiles(self._place.ray), self._environment))
+        starting = asyncio.ensure_future(start_as_told(self._place, self._environment))
         try:
             while not starting.done():
                 seen |= _servers() - earlier
@@ -206,34 +206,10 @@ async def _hear(gateway: socket.socket) -> None:
         await asyncio.get_running_loop().sock_recv(gateway, 4096)
 
 
-async def _start_whole(files: HeadFiles, environment: Mapping[str, str]) -> Head:
-    """Raises HeadError; then nothing of it is left."""
-    head = await start_head(files, environment, HeadSize(workers=WARM_WORKERS))
-    try:
-        await head.wait_ready()
-    except BaseException:
-        await asyncio.shield(_stop_head(head))
-        raise
-    return head
-
-
 def _servers() -> set[int]:
     """Ray's, below this process; also those that died and were not reaped."""
     names = (b"gcs_server", b"raylet")
     return {pid for pid in tree.descendants(os.getpid()) if tree.read(f"/proc/{pid}/comm").strip() in names}
-
-
-async def _stop_head(head: Head) -> None:
-    pids = head.pids
-    await head.stop()
-    reap(pids)
-
-
-def reap(pids: Iterable[int]) -> None:
-    """Orphans of Ray that ended: they are our children, see subreaper in main()."""
-    for pid in pids:
-        with suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
 
 
 def _die_with_parent() -> Callable[[], object] | None:

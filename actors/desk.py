@@ -87,6 +87,11 @@ class Desk:
         self._pool.set_result(pool)
         pool.fill(WARM_WORKERS)
 
+    @property
+    def joined(self) -> bool:
+        """Whether this gateway is a driver of Ray already."""
+        return self._pool.done()
+
     def take_up(self) -> None:
         """What an earlier gateway hosted."""
         for path in sorted(self._place.hosted.glob("*.json")):

@@ -1,4 +1,4 @@
-"""Detached actors of ours on this node: made, found, asked, ended. What Ray raises becomes one of two errors.
+"""Detached actors of ours: made, found, asked, ended. What Ray raises becomes one of two errors.
 
 Ray is imported where it is first needed: the gateway answers before it has joined."""
 
@@ -24,20 +24,21 @@ class WorkerHung(WorkerLost):
     """It does not answer."""
 
 
-def create(actor_class: Any, name: str, state_folder: Path, *, max_restarts: int) -> Handle:
-    """`actor_class`: a ray.actor.ActorClass that takes the state folder. Returns before its process runs. Blocks."""
+def create(actor_class: Any, name: str, state_folder: Path, *, max_restarts: int, node: str | None = None) -> Handle:
+    """`actor_class`: a ray.actor.ActorClass that takes the state folder. `node`: Ray's id of the one on which it is to
+    be, and on no other; this one if left out. Returns before its process runs. Blocks."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = ray.get_runtime_context().get_node_id()
+    # Here the sessions' folders and their worktrees are.
+    chosen = node if node is not None else ray.get_runtime_context().get_node_id()
     options: Any = actor_class.options(
         name=name,
         lifetime="detached",
         num_cpus=0,
         max_restarts=max_restarts,
         max_task_retries=0,
-        # The sessions' folders and their worktrees are on this node.
-        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
+        scheduling_strategy=NodeAffinitySchedulingStrategy(chosen, soft=False),
     )
     return options.remote(str(state_folder))
 

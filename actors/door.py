@@ -11,12 +11,15 @@ One connection carries many requests; each is answered by its `id`, in any order
   request  {"op":"detach","id":3}          ends that stream; answer {"id":3,"detached":true}
   request  {"op":"ping","id":4}
   answer   {"id":4,"ok":true,"session":"…","epoch":1,"head":12}
+  request  {"op":"renew","id":5,"agent":"scout","lease":2}
+  answer   {"id":5,"ok":true}              this incarnation is the agent's present one
 
 A refusal is {"id":…,"error":"LeaseSuperseded","text":"one sentence"}. What cannot be understood is answered
 with the error BadRequest, and the connection is closed. Names of errors are those of eventlog/errors.py."""
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,15 +27,16 @@ from pathlib import Path
 from typing import Any, Self, assert_never
 
 from actors.coordinator import Coordinator
-from actors.door_requests import OF_THE_WRITER, Append, Attach, BadRequest, Detach, Ping, Request, Send, parse
+from actors.door_requests import OF_THE_WRITER, Append, Attach, BadRequest, Detach, Ping, Renew, Request, Send, parse
 from actors.feed import Feed
 from actors.frames import FrameError, enclose, encode, read_payload
 from actors.sockets import listen
 from agent.models.client import Delta
 from configs.crash import reached
-from eventlog.errors import LogError
+from eventlog.errors import LeaseSuperseded, LogError
 from eventlog.events import Command, Draft, Event
-from eventlog.ids import MAIN, CommandId
+from eventlog.ids import MAIN, AgentId, CommandId
+from eventlog.leases import NONE
 from eventlog.seams import Prepared
 
 PENDING = 64
@@ -61,6 +65,8 @@ class Door:
         self._appends: set[asyncio.Task[None]] = set()
         self._awaited: dict[CommandId, asyncio.Future[None]] = {}
         """Commands on their way into the log."""
+        self._renewed: dict[AgentId, float] = {}
+        self._opened = time.monotonic()
         self._spoken = asyncio.Event()
         self.deaf = False
 
@@ -174,6 +180,17 @@ class Door:
             self._spoken.set()
         return waiting
 
+    def renew(self, request: Renew) -> None:
+        """Raises LeaseSuperseded."""
+        if self.log.leases.get(request.agent, NONE).number != request.lease:
+            raise LeaseSuperseded(request.agent, request.lease)
+        self._renewed[request.agent] = time.monotonic()
+
+    def lease_left(self, agent: AgentId, seconds: float) -> float:
+        """For how long an incarnation on another node may still act, at most, once it was superseded: seconds. What a
+        door before this one confirmed is not known, but it did so before this one was there."""
+        return max(self._renewed.get(agent, self._opened) + seconds - time.monotonic(), 0.0)
+
     def stream(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return _start(self._streams, work)
 
@@ -258,6 +275,13 @@ class _Connection:
             case Ping(id=id):
                 log = self._door.log
                 self._send({"id": id, "ok": True, "session": log.session, "epoch": log.epoch, "head": log.head.seq})
+            case Renew(id=id):
+                try:
+                    self._door.renew(request)
+                except LeaseSuperseded as error:
+                    self._refuse(id, error)
+                else:
+                    self._send({"id": id, "ok": True})
             case _:
                 assert_never(request)
 

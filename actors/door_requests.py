@@ -47,7 +47,14 @@ class Ping(Value):
     id: Id
 
 
-Request = Append | Send | Attach | Detach | Ping
+class Renew(Value):
+    op: Literal["renew"]
+    id: Id
+    agent: AgentId = Field(min_length=1, max_length=200)
+    lease: int = Field(ge=1)
+
+
+Request = Append | Send | Attach | Detach | Ping | Renew
 _adapter: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="op")])
 OF_THE_WRITER = (SessionOpened, LeaseGranted, Rewound, Forked, DamageAccepted)
 """Bodies that speak of the log itself."""

@@ -4,6 +4,7 @@ Each function finds what an earlier attempt had made. Raises GitError where it c
 
 from pathlib import Path
 
+from actors.agents import Assignment
 from actors.files import AGENT, Place, SessionFiles
 from agent.state import State
 from configs.crash import reached
@@ -20,7 +21,7 @@ CHECK = AgentId("check")
 """Whose the worktree is in which merges are checked."""
 
 
-def work_of(files: SessionFiles, state: State, effect: SpawnAgent, message: str) -> Commit | None:
+def work_of(files: SessionFiles, state: State, effect: Assignment, message: str) -> Commit | None:
     """What an agent's round came to, held by a reference of the agent's: its own last commit where that is all of it,
     else a commit of its last snapshot. None where its files are as they were when the round began."""
     git, start = files.repository.git, effect.base
@@ -35,7 +36,8 @@ def work_of(files: SessionFiles, state: State, effect: SpawnAgent, message: str)
         besides = (own,) if own is not None and not is_ancestor(git, own, start) else ()
         author = files.repository.identity or AGENT
         work = Commit(write_commit(git, encode_commit(tree, (start, *besides), message, author, effect.at_s)))
-    ref = files.ref("result")
+    # One in the background is given other files each time, and what it made last may not be merged.
+    ref = files.ref("result" if isinstance(effect, SpawnAgent) else f"changes/{effect.round}")
     reached("result_before_ref")
     move_ref(git, ref, work, (read_ref(git, ref),))
     reached("result_after_ref")

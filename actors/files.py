@@ -81,7 +81,7 @@ class SessionFiles:
         head = Commit(effect.head)
         branch = self.repository.branch
         if effect.in_place:
-            return WorktreeReady(path=str(self.repository.root), base=head, branch=branch)
+            return WorktreeReady(path=str(self.repository.checkout.path), base=head, branch=branch)
         try:
             worktree = self.pool.acquire(self._session, head, now_s=effect.at_s, reached=_at("pool"))
             if torn and self._distrust(worktree, head):
@@ -248,6 +248,18 @@ class SessionFiles:
         # What a killed attempt of this very merge had written counts as merged by it.
         files = tuple(sorted({*done.written, *done.already})) if done.written or begun else ()
         return Merged(files=files, saved=Commit(done.saved), left_out=plan.left_out)
+
+    def changed_between(self, before: Commit, after: Commit) -> Sequence[str]:
+        """Paths that differ, sorted; empty also where the repository no longer has one of them."""
+        try:
+            return sorted(file.path for file in changed_files(self.repository, before, after))
+        except GitError:
+            return ()
+
+    def holds(self, ready: WorktreeReady) -> bool:
+        """Whether that worktree is there and this agent's."""
+        found = self.pool.adopt(self._session)
+        return found is not None and str(found.path) == ready.path and found.path.is_dir()
 
     def project(self, place: Place) -> ProjectEnvironment:
         if self._project is None:

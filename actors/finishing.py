@@ -100,10 +100,13 @@ async def merge_work(coordinator: Coordinator, now_s: int) -> Merged | Refused:
 
 
 def _give_back_worktree(coordinator: Coordinator, now_s: int) -> None:
-    """Nothing where the session has none: somebody who merged before may have given it back."""
-    worktree = coordinator.files.pool.adopt(coordinator.opened.log.session)
-    if worktree is not None:
-        coordinator.files.pool.release(worktree, now_s=now_s)
+    """And those of its background agents, who get others when they are woken again. Nothing where there is none:
+    somebody who merged before may have given it back."""
+    files = coordinator.files
+    for own in (files, *(files.of_agent(one.agent) for one in coordinator.state.crew)):
+        worktree = own.pool.adopt(own.key)
+        if worktree is not None:
+            own.pool.release(worktree, now_s=now_s)
 
 
 def list_changes(coordinator: Coordinator) -> tuple[str, ...]:

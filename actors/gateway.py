@@ -93,10 +93,18 @@ class Gateway:
             await asyncio.sleep(self.hung_s / 10)
 
     async def _join(self, ray: dict[str, str]) -> None:
-        from actors.head import HeadFiles, connect
+        from actors.head import NAMESPACE, connect
+        from actors.membership import announce
+        from actors.ray_command import HeadFiles
 
         reached("before_join")
-        await asyncio.to_thread(connect, ray["address"], HeadFiles(self.place.ray))
+        # On a head that many use each daemon has its own, which its next gateway finds again.
+        own = f"{NAMESPACE}-{socket.gethostname()}-{self.place.folder.name}"
+        mode = ray.get("mode", "alone")
+        namespace, clustered = own if mode == "node" else NAMESPACE, mode != "alone"
+        await asyncio.to_thread(connect, ray["address"], HeadFiles(self.place.ray), namespace, clustered)
+        if clustered:
+            await asyncio.to_thread(announce)
         await self.desk.use(Pool(self.place.state_folder, self.hung_s))
         reached("after_join")
 
@@ -104,7 +112,8 @@ class Gateway:
         idle_s = idle_limit_s(read_variables())
         while True:
             await asyncio.sleep(min(idle_s / 4, 30.0))
-            if self.desk.entries or self.answers.busy:
+            # A head that ended would end the nodes with it.
+            if self.desk.entries or self.answers.busy or "cluster" in self.desk.ray:
                 self.answers.asked_at = time.monotonic()
             elif time.monotonic() - self.answers.asked_at > idle_s:
                 self.end(STOPPED)

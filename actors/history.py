@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.files import SessionFiles
-from agent.apply import fold_events, rewound_to, step_through
+from agent.folding import fold_events, rewound_to, step_through
 from agent.models.requests import BUILDERS, RequestCache
 from agent.state import State
 from agent.tools.files import redo
@@ -48,6 +48,9 @@ def verify(events: Sequence[Event]) -> Verified | Difference:
     requests, by_agent = 0, defaultdict[AgentId, list[Event]](list)
     for event in events:
         by_agent[event.actor].append(event)
+        if isinstance(event.body, Forked):
+            for other in by_agent.keys() - {event.actor}:
+                by_agent[other].append(event)
     for own in by_agent.values():
         found = _verify_agent(own)
         if isinstance(found, Difference):

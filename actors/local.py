@@ -11,7 +11,7 @@ from actors.building import CannotStart, Parts, find_files
 from actors.coordinator import Coordinator
 from actors.files import SessionFiles
 from actors.sessions import Options, Ready, made_worktree, new_command_id, prepare_new, prepare_resumed, resolve_session
-from agent.apply import fold_events
+from agent.folding import fold_events
 from agent.models.client import Delta, ModelClient, ModelRequest, OnDelta
 from agent.standing import BLOCKED, CHECK_FAILED, Standing, standing_of
 from agent.state import State, ended

@@ -32,6 +32,15 @@ class Order:
     def owner(self) -> str:
         return owner_of(self.session, self.agent, self.round.effect.round, self.attempt)
 
+    @property
+    def mine(self) -> str:
+        """What the owners of all rounds of this agent begin with."""
+        return f"{self.session} {self.agent} "
+
+
+def is_of(owner: str | None, mine: str) -> bool:
+    return owner is not None and owner.startswith(mine)
+
 
 _ORDER = TypeAdapter(Order)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from agent.apply import step_through
+from agent.folding import step_through
 from agent.state import State
 from eventlog.checking import Reader
 from eventlog.effects import MakeWorktree

@@ -15,13 +15,13 @@ from pydantic import TypeAdapter
 
 from actors import detached
 from actors.agent_work import Round, Workshop, opening_of
-from actors.agents import Append, grant_lease
+from actors.agents import Append, Assignment, grant_lease
 from actors.building import Rights
 from actors.detached import Handle, WorkerHung, WorkerLost, ask
 from actors.heartbeat import wait_silent
-from actors.orders import Order, encode_order, owner_of
+from actors.orders import Order, encode_order, is_of, owner_of
 from agent.state import State
-from eventlog.effects import SpawnAgent
+from eventlog.effects import WakeAgent
 from eventlog.events import Event
 from eventlog.ids import AgentId, SessionId
 from eventlog.lock import Holder
@@ -63,7 +63,7 @@ class RayAgents:
     def open(self, log: DuckLog, append: Append) -> None:
         self._log, self._append = log, append
 
-    async def run(self, effect: SpawnAgent, attempt: int, session: State) -> AgentEnded | Refused | AttemptLost:
+    async def run(self, effect: Assignment, attempt: int, session: State) -> AgentEnded | Refused | AttemptLost:
         log, agent = self._log, effect.agent
         assert log is not None
         owner = owner_of(log.session, agent, effect.round, attempt)
@@ -74,13 +74,16 @@ class RayAgents:
         if agent in self._interrupted:
             worker.interrupt.remote(owner)
         try:
-            told = await self._wait(agent, worker, owner)
+            outcome = _read(agent, await self._wait(agent, worker, owner))
         except WorkerLost as error:
             how = str(error) if isinstance(error, WorkerHung) else f"ended ({error})"
-            return AttemptLost(evidence=f"the process of agent {agent} {how}; it goes on from the log")
+            outcome = AttemptLost(evidence=f"the process of agent {agent} {how}; it goes on from the log")
         finally:
             self._at_work.pop(agent, None)
-        return _read(agent, told)
+        # A word to stop holds for each attempt at a task; who is in the background looks again in another turn.
+        if isinstance(effect, WakeAgent) or not isinstance(outcome, AttemptLost):
+            self._interrupted.discard(agent)
+        return outcome
 
     async def _wait(self, agent: AgentId, worker: Handle, owner: str) -> bytes:
         """Raises WorkerLost, and WorkerHung for one that was ended because it hung: their processes are gone."""
@@ -120,7 +123,7 @@ class RayAgents:
             worker, owner = found
             worker.interrupt.remote(owner)
 
-    async def _begin(self, log: DuckLog, effect: SpawnAgent, attempt: int, session: State) -> Handle:
+    async def _begin(self, log: DuckLog, effect: Assignment, attempt: int, session: State) -> Handle:
         assert self._append is not None
         lease = await grant_lease(log, self._append, effect.agent)
         root = self._shop.files.repository.root
@@ -134,12 +137,12 @@ class RayAgents:
             rights=self._rights,
             round=Round(effect, opening_of(effect, session, str(root))),
         )
-        return await self._seat_at(encode_order(order), orjson.dumps(dict(self._seat.variables)))
+        return await self._seat_at(encode_order(order), orjson.dumps(dict(self._seat.variables)), order.mine)
 
-    async def _seat_at(self, order: bytes, variables: bytes) -> Handle:
-        """An idle worker that has taken the order, or a new one."""
+    async def _seat_at(self, order: bytes, variables: bytes, mine: str) -> Handle:
+        """An idle worker that has taken the order, first one that knows the agent, or a new one."""
         async with self._seating:
-            for worker, found in await _describe_all():
+            for worker, found in sorted(await _describe_all(), key=lambda item: not is_of(item[1]["owner"], mine)):
                 if found["free"]:
                     with contextlib.suppress(WorkerLost):
                         if await ask(worker.begin.remote(order, variables), _ANSWER_S):

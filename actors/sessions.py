@@ -15,15 +15,18 @@ from actors.building import (
     make_route,
     make_workshop,
     pick_model,
+    tools_of_main,
     try_sandbox,
 )
 from actors.coordinator import Coordinator, changes_mode
+from actors.crew import find_chosen, follow_model, make_crew, name_all
 from actors.files import SessionFiles
 from actors.history import commit_at
 from actors.lost import put_aside
 from actors.models import Models, OneModel
 from actors.past import Past
 from actors.restarting import Restart, plan_restart
+from agent.definitions import AgentDefinition
 from agent.models.client import ModelClient
 from agent.models.resolve import Target
 from agent.planning import BUDGETED_OUTPUT_TOKENS
@@ -32,6 +35,7 @@ from configs.boot import boot_id
 from configs.version import new_command_name
 from eventlog.effects import MakeWorktree
 from eventlog.events import (
+    AgentsChosen,
     Body,
     ContextSet,
     Continued,
@@ -86,6 +90,8 @@ class Options:
     denied: tuple[str, ...] = ()
     add_dirs: tuple[Path, ...] = ()
     """Folders outside the repository that commands may read."""
+    agents: tuple[str, ...] | None = None
+    """Background agents by name; None: as the settings say, or as they are in a session that is resumed."""
     schema: str | None = None
     """JSON schema of the final reply."""
     accept_damage: bool = False
@@ -127,10 +133,15 @@ def prepare_new(
     limits = _limits(parts, options, None)
     bound = BUDGETED_OUTPUT_TOKENS if limits.max_budget_usd is not None else None
     snapshots = options.snapshots and not options.in_place
-    context = make_context(parts, target, files, mode, snapshots=snapshots, bound=bound, schema=options.schema)
+    defined = find_crew(parts, files, options) if snapshots else ()
+    agents = name_all(defined)
+    context = make_context(
+        parts, target, files, mode, snapshots=snapshots, bound=bound, schema=options.schema, agents=agents
+    )
+    crew = make_crew(parts, defined, context)
     spare = _spare(parts, options.fallback or parts.settings.fallback_model, context.model)
     routes = [make_route(one) for one in spare]
-    _check_budget(parts, limits, context, *routes)
+    _check_budget(parts, limits, context, *routes, *(one.context for one in crew))
     models = OneModel(client) if client is not None else connect(parts, (target, *spare), (context, *routes))
     # Before there is a log: a rule that cannot be read begins no session.
     folder, rights = parts.environment.sessions / session, rights_of(options)
@@ -144,7 +155,8 @@ def prepare_new(
         at_s=parts.clock.now_us() // 1_000_000,
         in_place=options.in_place,
     )
-    bodies = (context, *(FallbackSet(route=route) for route in routes), mode, limits)
+    fallbacks = (FallbackSet(route=route) for route in routes)
+    bodies = (context, *fallbacks, mode, limits, *((AgentsChosen(agents=crew),) if crew else ()))
     return Ready(coordinator, bodies, worktree, _first_word(options, prompt))
 
 
@@ -229,16 +241,33 @@ def _choose_again(
     # Who takes up a killed session with its first options names what is chosen already.
     anew = options.model is not None and not (state.active and options.model == chosen.model)
     target = pick_model(parts, options.model if anew else now.model)
-    context, bodies = now, list[Body]()
+    context, crew = now, tuple(one.chosen for one in state.crew)
+    defined = None if options.agents is None or not now.snapshots else find_crew(parts, files, options)
+    agents = {str(one.agent): one.description for one in crew} if defined is None else name_all(defined)
     if anew:
-        context = make_context(parts, target, files, mode, snapshots=now.snapshots, bound=now.token_bound)
-        bodies.append(context)
+        context = make_context(
+            parts, target, files, mode, snapshots=now.snapshots, bound=now.token_bound, agents=agents
+        )
+        crew = follow_model(state.crew, chosen, context)
+    if defined is not None:
+        # Those whose tools are the same keep the bytes of their requests.
+        tools = tools_of_main(parts.settings.tools, agents, fan_out=now.snapshots)
+        context, crew = context.model_copy(update={"tools": tools}), make_crew(parts, defined, context)
+    bodies: list[Body] = [context] if context != now else []
+    bodies += [AgentsChosen(agents=crew)] if crew != tuple(one.chosen for one in state.crew) else []
     spare = _spare(parts, options.fallback, context.instead_of or context.model)
     routes = [make_route(one) for one in spare]
     logged = [state.fallback] if state.fallback is not None and not routes else []
-    _check_budget(parts, limits, context, *routes, *logged)
+    _check_budget(parts, limits, context, *routes, *logged, *(one.context for one in crew))
     bodies += [FallbackSet(route=route) for route in routes if route != state.fallback]
     return connect(parts, (target, *spare), (context, *routes)), bodies
+
+
+def find_crew(parts: Parts, files: SessionFiles, options: Options) -> tuple[AgentDefinition, ...]:
+    """Raises CannotStart."""
+    if options.agents and options.in_place:
+        raise CannotStart("Background agents need worktrees of their own and snapshots; leave --in-place out.")
+    return find_chosen(parts, files.repository.root, options.agents)
 
 
 def _spare(parts: Parts, name: str | None, model: str) -> tuple[Target, ...]:

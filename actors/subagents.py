@@ -1,4 +1,4 @@
-"""The agents of a fan-out in the process of their session, which they share: an Agents that needs nothing else."""
+"""A session's other agents in its own process, which they share: an Agents that needs nothing else."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from actors.agent_lease import AgentLease, lease_file
 from actors.agent_work import Agent, Round, Workshop, fold_agent, opening_of
-from actors.agents import Append, grant_lease
+from actors.agents import Append, Assignment, grant_lease
 from agent.state import State
-from eventlog.effects import SpawnAgent
 from eventlog.errors import LogError
 from eventlog.events import Draft, Event
 from eventlog.ids import AgentId
@@ -57,7 +56,7 @@ class LocalAgents:
     def open(self, log: DuckLog, append: Append) -> None:
         self._log, self._append = log, append
 
-    async def run(self, effect: SpawnAgent, attempt: int, session: State) -> AgentEnded | Refused:
+    async def run(self, effect: Assignment, attempt: int, session: State) -> AgentEnded | Refused:
         log, append, name = self._log, self._append, effect.agent
         assert log is not None and append is not None
         number = await grant_lease(log, append, name)
@@ -74,6 +73,7 @@ class LocalAgents:
             return Refused(text=str(error))
         finally:
             del self._agents[name]
+            self._interrupted.discard(name)
             await agent.close()
 
     def note(self, event: Event) -> None:

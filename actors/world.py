@@ -32,18 +32,23 @@ from agent.tools.edits import PlannedEdit
 from agent.tools.files import apply_edit, check_edit, discard_temps, plan_edit, redo
 from agent.tools.reading import run_reading
 from agent.tools.schemas import (
+    AskAgentArguments,
     CommitArguments,
     EditArguments,
     FanOutArguments,
     Invalid,
     PatchArguments,
+    ReportArguments,
     ShellArguments,
+    SilenceArguments,
     WriteArguments,
     parse_arguments,
 )
+from agent.waking import is_ended
 from configs.crash import reached
 from configs.tools import OwnTool
 from eventlog.effects import (
+    AskAgent,
     AskUser,
     CallModel,
     CheckMerge,
@@ -54,10 +59,11 @@ from eventlog.effects import (
     RestoreTree,
     RunTool,
     TakeSnapshot,
+    WakeAgent,
 )
 from eventlog.events import Body, EffectFinished, EffectStarted
 from eventlog.ids import CallId, Digest
-from eventlog.outcomes import Cancelled, Outcome, OutcomeUnknown, Refused, SnapshotTaken, ToolFailed
+from eventlog.outcomes import Cancelled, Outcome, OutcomeUnknown, Refused, SnapshotTaken, ToolFailed, ToolSucceeded
 from processes.commands import Confinement, Done, NotStarted, Running
 from processes.folder import holding
 from worktrees.git import GitError
@@ -80,9 +86,9 @@ class LocalWorld:
         tools: Mapping[str, OwnTool] | None = None,
         agents: Agents | None = None,
     ) -> None:
-        """`agents` are those of a fan-out, for an agent that may begin one. `performing` stands around all that changes
-        files or refs, and refuses an agent that was replaced; its commands have the same fence in the process around
-        each (commands.py)."""
+        """`agents` are the others of its session, for the main agent. `performing` stands around all that changes files
+        or refs, and refuses an agent that was replaced; its commands have the same fence in the process around each
+        (commands.py)."""
         self._performing = performing
         self._programs = Programs(commands, tools or {})
         self._files, self._commands, self._models, self._may_read = files, commands, models, may_read
@@ -91,7 +97,13 @@ class LocalWorld:
         self._late: set[asyncio.Task[None]] = set()
         self._intents: dict[CallId, EffectStarted] = {}
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="effect")
+        self._agents = agents
         self._parts = FanParts(files, commands, agents, self._confine, self._change) if agents is not None else None
+
+    @property
+    def _crew(self) -> Agents:
+        assert self._agents is not None, "only the main agent has others"
+        return self._agents
 
     @property
     def _fan_parts(self) -> FanParts:
@@ -99,7 +111,7 @@ class LocalWorld:
         return self._parts
 
     def start(self, intent: EffectStarted, state: State, put: Callable[[Body | Exception], None]) -> None:
-        if isinstance(intent.effect, AskUser | FanOut):
+        if isinstance(intent.effect, AskUser | FanOut | AskAgent):
             return
         self._intents[intent.call_id] = intent
         # The body is taken now: the cache moves on with the conversation.
@@ -117,6 +129,8 @@ class LocalWorld:
             self._fan_parts.interrupt(call_id, intent.attempt, intent.effect)
             return
         match intent.effect:
+            case WakeAgent(agent=agent):
+                self._crew.interrupt(agent)
             case CallModel():
                 self._tasks[call_id].cancel()
             case RunTool(effect_class="command" | "external"):
@@ -212,7 +226,9 @@ class LocalWorld:
                 return await self._change(self._files.restore_tree, self._place(state), effect, state.torn)
             case MergeWork():
                 return await self._change(self._files.merge, intent.call_id, effect)
-            case AskUser() | FanOut():
+            case WakeAgent():
+                return await self._wake(intent.attempt, effect, state)
+            case AskUser() | FanOut() | AskAgent():
                 raise AssertionError("a question and a fan-out are not carried out")
             case _:
                 assert_never(effect)
@@ -224,6 +240,12 @@ class LocalWorld:
         assert context is not None
         request = ModelRequest(call_id, body, prices_of(context), sent_before=attempt - 1)
         return await self._models.client(context).complete(request, self._on_delta)
+
+    async def _wake(self, attempt: int, effect: WakeAgent, state: State) -> Outcome:
+        if state.interrupting or is_ended(state, effect):
+            # An earlier process may have died before the agent heard of it.
+            self._crew.interrupt(effect.agent)
+        return await self._crew.run(effect, attempt, state)
 
     async def _run_tool(self, call_id: CallId, attempt: int, effect: RunTool, state: State) -> Outcome:
         place = self._place(state)
@@ -241,8 +263,10 @@ class LocalWorld:
                 return await self._change(self._files.commit, call_id, effect, arguments.message, parent)
             case WriteArguments() | EditArguments() | PatchArguments():
                 return await self._change(_edit, place.path, effect, state.seen)
-            case FanOutArguments():
-                raise AssertionError("a fan-out is an effect of its own")
+            case ReportArguments() | SilenceArguments():
+                return ToolSucceeded(text="Noted.")
+            case FanOutArguments() | AskAgentArguments():
+                raise AssertionError("each of these is an effect of its own")
             case _:
                 main = self._files.repository.root if place.worktree is not None else None
                 readable = partial(self._may_read, state, place.path)

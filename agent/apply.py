@@ -1,15 +1,15 @@
 """The fold: each event makes a new state of the one before. Knows nothing of files, servers or time."""
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from typing import assert_never
 
-from agent import fans
-from agent.calls import answer_call, results_of, settle_call, update_call
+from pyrsistent import pmap, pvector
+
+from agent import background, fans
+from agent.calls import answer_call, close_all, settle_call, update_call
 from agent.results import ToolOutcome, text_for_model
 from agent.state import FailedAttempt, OpenEffect, PendingCall, State, Written, replace
 from eventlog.effects import (
+    AskAgent,
     AskUser,
     CallModel,
     Effect,
@@ -21,19 +21,22 @@ from eventlog.effects import (
     RunTool,
     SpawnAgent,
     TakeSnapshot,
+    WakeAgent,
 )
 from eventlog.events import (
+    AgentReported,
+    AgentsChosen,
     Approved,
     Body,
     CallRejected,
     Command,
     ContextSet,
     Continued,
+    ConversationCut,
     DamageAccepted,
     Denied,
     EffectFinished,
     EffectStarted,
-    Event,
     FallbackSet,
     FanOutAsked,
     Forked,
@@ -46,8 +49,7 @@ from eventlog.events import (
     TurnEnded,
     UserSaid,
 )
-from eventlog.fold import fold
-from eventlog.ids import MAIN, SETUP, AgentId, CallId
+from eventlog.ids import SETUP, CallId
 from eventlog.messages import UserMessage
 from eventlog.outcomes import (
     AgentEnded,
@@ -76,59 +78,6 @@ TORN_TEXT = (
 )
 
 
-def fold_events(events: Sequence[Event], state: State | None = None, actor: AgentId = MAIN) -> State:
-    """The state of one agent after `events`, which begin at seq 1 where one of them is Rewound."""
-    own = [event for event in events if event.actor == actor]
-    return fold(step_through(rewound_to(own)), state or State(), own)
-
-
-def rewound_to(events: Sequence[Event]) -> AbstractSet[int]:
-    """The seqs to which some of these events go back."""
-    return {event.body.to_seq for event in events if isinstance(event.body, Rewound)}
-
-
-def step_through(back_to: AbstractSet[int]) -> Callable[[State, Event], State]:
-    """`apply` for each event of an agent in turn, Rewound too, where `back_to` are the seqs that those go back to. One
-    pass, however often was rewound: states are never changed, so such a one is kept when it is passed."""
-    wanted = deque(sorted(back_to))
-    passed: dict[int, State] = {}
-
-    def step(state: State, event: Event) -> State:
-        while wanted and wanted[0] < event.seq:
-            passed[wanted.popleft()] = state
-        body = event.body
-        return rewind(passed.get(body.to_seq, state), state, body) if isinstance(body, Rewound) else apply(state, body)
-
-    return step
-
-
-def rewind(target: State, present: State, body: Rewound) -> State:
-    """Conversation and tree of `target`; money, approvals, counters and merges of `present`."""
-    return replace(
-        _closed(target),
-        epoch=present.epoch,
-        boot=present.boot,
-        torn=present.torn,
-        mode=present.mode,
-        limits=present.limits,
-        fallback=present.fallback,
-        worktree=present.worktree,
-        snapshot=body.restored or target.snapshot,
-        written="no",
-        queued=(),
-        model_calls=present.model_calls,
-        snapshots=present.snapshots,
-        setups=present.setups,
-        fans=present.fans,
-        set_up=present.set_up,
-        usage=present.usage,
-        spent_usd=present.spent_usd,
-        unpriced=present.unpriced,
-        merged=present.merged,
-        commands=present.commands,
-    )
-
-
 def apply(state: State, body: Body) -> State:
     match body:
         # First, because they are most of a log.
@@ -155,13 +104,22 @@ def apply(state: State, body: Body) -> State:
             return _apply_context(state, body)
         case FallbackSet():
             return replace(state, fallback=body.route)
+        case AgentsChosen():
+            return replace(state, agents=background.choose(state.agents, body.agents))
+        case AgentReported():
+            agents = background.note_delivered(state.agents, body.agent, body.round)
+            return replace(state, agents=agents, messages=state.messages.append(UserMessage(text=body.text)))
+        case ConversationCut():
+            cut = pvector([UserMessage(text=body.text)])
+            return replace(state, messages=cut, context_tokens=0, seen=pmap({}))
         case CallRejected():
             return _apply_rejection(state, body)
         case TurnEnded():
             ended = replace(state, active=False, interrupting=False, failed=None, ending=body, refused=None)
             return _next_turn(replace(ended, asked_fan=None, ended_fan=None))
         case Forked():
-            return replace(_closed(state), worktree=None, written="no")
+            agents = background.closed(state.agents)
+            return replace(close_all(state), worktree=None, written="no", edited=(), agents=agents)
         case DamageAccepted() | LeaseGranted() | Rewound():
             # Rewound needs the events before it: step_through sees to it.
             return state
@@ -250,6 +208,10 @@ def _apply_start(state: State, body: EffectStarted) -> State:
             if state.asked_fan is not None:
                 return replace(begun, fans=state.fans + 1)
             return update_call(begun, body.call_id, status="running", attempts=body.attempt, binding=None)
+        case WakeAgent() as effect:
+            return replace(state, agents=background.note_wake(state.agents, effect))
+        case AskAgent():
+            return update_call(state, body.call_id, status="running", attempts=body.attempt, binding=None)
         case _:
             assert_never(body.effect)
 
@@ -262,8 +224,12 @@ def _apply_outcome(state: State, body: EffectFinished) -> State:
     effect = started.effect
     if isinstance(effect, PartOfFan):
         return _apply_part(state, effect, body.outcome)
+    if isinstance(effect, WakeAgent):
+        return _apply_rest(state, effect, body.outcome)
+    if isinstance(effect, AskAgent):
+        state = replace(state, agents=background.note_answered(state.agents, body.call_id))
     if isinstance(effect, FanOut):
-        state = replace(state, fan=None, ended_fan=state.fan if state.asked_fan else None)
+        state = _end_fan(state, effect)
     match body.outcome:
         case ModelReplied() as reply:
             return _apply_reply(state, reply)
@@ -271,16 +237,14 @@ def _apply_outcome(state: State, body: EffectFinished) -> State:
             return _charge(replace(state, failed=FailedAttempt(body.call_id, body.attempt, failed)), failed.charged_usd)
         case Cancelled() if isinstance(started.effect, CallModel):
             return _charge(state, started.effect.reserved_usd)
-        case AttemptLost() as lost if isinstance(started.effect, RunTool):
-            return update_call(_charge(state, lost.charged_usd), body.call_id, status="waiting", lost=started.effect)
         case AttemptLost() as lost:
-            return _charge(replace(state, failed=FailedAttempt(body.call_id, body.attempt, lost)), lost.charged_usd)
+            return _lose_attempt(state, body, effect, lost)
         case WorktreeReady() as ready:
-            state = replace(state, worktree=ready, snapshot=ready.start or ready.base, written="no", torn=False)
-            return replace(state, set_up=not (state.context and state.context.setup))
+            state = replace(state, worktree=ready, snapshot=ready.start or ready.base, written="no", edited=())
+            return replace(state, torn=False, set_up=not (state.context and state.context.setup))
         case SnapshotTaken() as taken:
             # Nothing that writes starts while a snapshot is taken.
-            return replace(state, snapshot=taken.commit, written="no", torn=False)
+            return replace(state, snapshot=taken.commit, written="no", edited=(), torn=False)
         case Merged() as merged:
             return replace(state, merged=merged)
         case Refused() as refused:
@@ -293,6 +257,19 @@ def _apply_outcome(state: State, body: EffectFinished) -> State:
             return state
         case _:
             assert_never(body.outcome)
+
+
+def _lose_attempt(state: State, body: EffectFinished, effect: Effect, lost: AttemptLost) -> State:
+    state = _charge(state, lost.charged_usd)
+    if isinstance(effect, RunTool):
+        return update_call(state, body.call_id, status="waiting", lost=effect)
+    return replace(state, failed=FailedAttempt(body.call_id, body.attempt, lost))
+
+
+def _end_fan(state: State, effect: FanOut) -> State:
+    changed = state.snapshot != effect.base
+    agents = background.happened(state.agents, "edit") if changed else state.agents
+    return replace(state, agents=agents, fan=None, ended_fan=state.fan if state.asked_fan else None)
 
 
 def _apply_part(state: State, part: PartOfFan, outcome: Outcome) -> State:
@@ -308,6 +285,16 @@ def _apply_part(state: State, part: PartOfFan, outcome: Outcome) -> State:
         unpriced = state.unpriced or outcome.unpriced
         state = replace(state, usage=state.usage + outcome.usage - before.usage, unpriced=unpriced)
     return replace(state, fan=fans.note_end(fan, part, outcome))
+
+
+def _apply_rest(state: State, wake: WakeAgent, outcome: Outcome) -> State:
+    before = next(one for one in state.agents if one.agent == wake.agent)
+    if isinstance(outcome, AgentEnded):
+        state = _charge(state, max(outcome.spent_usd - before.spent_usd, 0.0))
+        unpriced = state.unpriced or outcome.unpriced
+        state = replace(state, usage=state.usage + outcome.usage - before.usage, unpriced=unpriced)
+    ended = background.end_id(wake) in state.commands
+    return replace(state, agents=background.note_rest(state.agents, wake, outcome, state.open, ended=ended))
 
 
 def _apply_reply(state: State, reply: ModelReplied) -> State:
@@ -342,10 +329,23 @@ def _apply_tool_result(state: State, call_id: CallId, effect: Effect, outcome: T
             for change in effect.changes:
                 seen = seen.set(change.path, change.after) if change.after else seen.discard(change.path)
     wrote = isinstance(outcome, OutcomeUnknown | Conflicted) or outcome.wrote
+    if isinstance(effect, RunTool):
+        state = _note_run(state, effect, outcome, wrote)
     work = outcome.commit if isinstance(outcome, ToolSucceeded) and outcome.commit else state.work
     again = isinstance(outcome, ToolSucceeded) and isinstance(effect, RunTool) and effect.effect_class == "edit"
     state = _write(replace(state, seen=seen, work=work), "no" if not wrote else "edits" if again else "more")
     return settle_call(state, call_id, text_for_model(outcome))
+
+
+def _note_run(state: State, effect: RunTool, outcome: ToolOutcome, wrote: bool) -> State:
+    """What background agents wake on, and what one says itself."""
+    changes = tuple(change.path for change in effect.changes)
+    if changes and wrote:
+        state = replace(state, edited=tuple(dict.fromkeys((*state.edited, *changes))))
+    if state.agents:
+        state = replace(state, agents=background.happened_by(state.agents, effect, outcome))
+    said = background.read_said(effect) if isinstance(outcome, ToolSucceeded) else None
+    return state if said is None else replace(state, said=said, notes=said.notes or state.notes)
 
 
 def _write(state: State, how: Written) -> State:
@@ -361,29 +361,8 @@ def _next_turn(state: State) -> State:
 
 
 def _begin_turn(state: State) -> State:
-    return replace(
-        state, active=True, ending=None, turn_calls=0, withheld=0, failed=None, refused=None, fell_back=False
-    )
-
-
-def _closed(state: State) -> State:
-    """At rest, with a result for each open call, so that any provider takes the conversation."""
-    unknown = "The session was taken back or forked while this call was open; whether it ran is unknown."
-    calls = [replace(item, result=item.result or unknown) for item in state.calls]
-    messages = state.messages.extend(results_of(calls))
-    return replace(
-        state,
-        messages=messages,
-        calls=(),
-        open={},
-        active=False,
-        interrupting=False,
-        failed=None,
-        refused=None,
-        fan=None,
-        asked_fan=None,
-        ended_fan=None,
-    )
+    fresh = replace(state, active=True, ending=None, turn_calls=0, withheld=0, failed=None, refused=None)
+    return replace(fresh, fell_back=False, said=None, agents=background.begin_turn(state.agents))
 
 
 def _charge(state: State, usd: float) -> State:

@@ -42,3 +42,23 @@ def answer_call(state: State, ask: CallId, status: CallStatus, binding: Digest |
 def update_call(state: State, call_id: CallId, **changes: object) -> State:
     calls = tuple(replace(item, **changes) if item.call.id == call_id else item for item in state.calls)
     return replace(state, calls=calls)
+
+
+def close_all(state: State) -> State:
+    """At rest, with a result for each open call, so that any provider takes the conversation."""
+    unknown = "The session was taken back or forked while this call was open; whether it ran is unknown."
+    calls = [replace(item, result=item.result or unknown) for item in state.calls]
+    messages = state.messages.extend(results_of(calls))
+    return replace(
+        state,
+        messages=messages,
+        calls=(),
+        open={},
+        active=False,
+        interrupting=False,
+        failed=None,
+        refused=None,
+        fan=None,
+        asked_fan=None,
+        ended_fan=None,
+    )

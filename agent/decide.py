@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
-from agent import fanning
+from agent import fanning, waking
+from agent.background import text_of
 from agent.state import PendingCall, State, last_reply
-from eventlog.effects import AskUser, CallModel, FanOut, MakeWorktree, RestoreTree, RunTool, TakeSnapshot
+from eventlog.effects import AskAgent, AskUser, CallModel, FanOut, MakeWorktree, RestoreTree, RunTool, TakeSnapshot
 from eventlog.events import Body, CallRejected, ContextSet, EffectStarted, FanOutAsked, TurnEnded
-from eventlog.ids import SETUP, CallId, ask_id, fan_id, model_call_id, snapshot_id
+from eventlog.ids import SETUP, CallId, Commit, ask_id, fan_id, model_call_id, snapshot_id
 from eventlog.messages import AssistantMessage
 from eventlog.outcomes import AttemptLost, Ending, Refused
 
@@ -19,7 +20,7 @@ LOST_ATTEMPTS_TEXT = "The model could not be reached"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    effect: RunTool | FanOut
+    effect: RunTool | FanOut | AskAgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,10 @@ class Planner(Protocol):
         """Whether commands run inside the sandbox."""
         ...
 
+    def changed_between(self, before: Commit, after: Commit) -> Sequence[str]:
+        """Paths that differ, sorted; empty also where it cannot be found out."""
+        ...
+
 
 def decide(state: State, planner: Planner) -> Sequence[Body]:
     """The bodies to append now. Empty: wait for an outcome or a person."""
@@ -69,6 +74,8 @@ def decide(state: State, planner: Planner) -> Sequence[Body]:
         return _decide_interrupt(state, planner)
     if state.refused is not None:
         return _decide_refused(state, planner, state.refused)
+    if wakes := waking.decide_wakes(state, planner):
+        return wakes
     if state.fan is not None:
         return fanning.decide_fan(state, state.fan, planner)
     if state.asked_fan is not None:
@@ -83,6 +90,8 @@ def decide(state: State, planner: Planner) -> Sequence[Body]:
 def _decide_interrupt(state: State, planner: Planner) -> Sequence[Body]:
     if rejections := _reject_unstarted(state, "the user interrupted the turn"):
         return rejections
+    if asked := waking.stop_asking(state, "The user interrupted the turn."):
+        return asked
     if state.fan is not None:
         return fanning.end_early(state, state.fan, planner, "The user interrupted the turn.", interrupted=True)
     if state.refused is None and (snapshot := _decide_snapshot(state, planner, "at an interrupt")):
@@ -93,6 +102,10 @@ def _decide_interrupt(state: State, planner: Planner) -> Sequence[Body]:
 def _decide_refused(state: State, planner: Planner, refused: Refused) -> Sequence[Body]:
     if rejections := _reject_unstarted(state, refused.text.rstrip(".")):
         return rejections
+    if asked := waking.stop_asking(state, refused.text):
+        return asked
+    if wakes := waking.end_wakes(state):
+        return wakes
     if state.fan is not None:
         return fanning.end_early(state, state.fan, planner, refused.text, interrupted=False)
     return () if state.open else (TurnEnded(ending="failed", text=_with_report(state, refused.text)),)
@@ -171,10 +184,10 @@ def _start_call(state: State, planner: Planner, item: PendingCall) -> Sequence[B
             assert_never(plan)
 
 
-def _wants_snapshot(state: State, effect: RunTool | FanOut) -> bool:
+def _wants_snapshot(state: State, effect: RunTool | FanOut | AskAgent) -> bool:
     """Whether it may be undone one day, or is made of the files as they are; what cannot write needs none. What is
     not undone wants one after a command, so that the tree at each event is a snapshot and the edits after it."""
-    if isinstance(effect, FanOut):
+    if isinstance(effect, FanOut | AskAgent):
         return True
     match effect.effect_class:
         case "commit":
@@ -201,12 +214,16 @@ def _decide_turn(state: State, planner: Planner) -> Sequence[Body]:
     if reply is not None and not state.paused:
         if snapshot := _decide_snapshot(state, planner, "at the end of the turn"):
             return snapshot
+        if not state.is_open(TakeSnapshot) and (before := waking.decide_end(state, planner)) is not None:
+            return before
         if state.open:
             return ()
         ending: Ending = "withheld" if state.withheld else "done"
         return (TurnEnded(ending=ending, text=_last_words(state)),)
     if state.failed is not None:
         return _decide_retry(state, planner)
+    if state.said is not None:
+        return _end_when_quiet(state, planner, TurnEnded(ending="done", text=text_of(state.said)))
     if state.limits.max_turns is not None and state.turn_calls >= state.limits.max_turns:
         text = (
             f"Stopped after {state.turn_calls} model calls, the limit of a turn; `thalia resume --max-turns N` goes on."
@@ -214,6 +231,8 @@ def _decide_turn(state: State, planner: Planner) -> Sequence[Body]:
         return _end_when_quiet(state, planner, TurnEnded(ending="out_of_turns", text=text))
     if state.chosen is not None and not state.fell_back:
         return (state.chosen,)
+    if reply is None and (reports := waking.deliver(state, planner)):
+        return reports
     return _call_model(state, planner, model_call_id(state.model_calls + 1), 1, 0)
 
 
@@ -253,7 +272,7 @@ def _fallback(state: State) -> ContextSet | None:
 def _call_model(state: State, planner: Planner, call_id: CallId, attempt: int, delay_ms: int) -> Sequence[Body]:
     effect = planner.plan_model(state, call_id)
     budget = state.limits.max_budget_usd
-    if budget is not None and state.spent_usd + effect.reserved_usd > budget:
+    if budget is not None and state.spent_usd + state.reserved_usd + effect.reserved_usd > budget:
         text = (
             f"Stopped before a call that could pass the budget: spent ${state.spent_usd:.4f} of ${budget:.4f}, "
             f"the next may cost ${effect.reserved_usd:.4f}; `thalia resume --max-budget-usd N` goes on."
@@ -264,4 +283,6 @@ def _call_model(state: State, planner: Planner, call_id: CallId, attempt: int, d
 
 
 def _end_when_quiet(state: State, planner: Planner, end: TurnEnded) -> Sequence[Body]:
-    return _decide_snapshot(state, planner, "at the end of the turn") or (() if state.open else (end,))
+    if snapshot := _decide_snapshot(state, planner, "at the end of the turn"):
+        return snapshot
+    return waking.end_wakes(state) or (() if state.open else (end,))

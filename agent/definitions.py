@@ -20,7 +20,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Literal, get_args
 
 from agent.tools.invisible import reveal
-from agent.tools.schemas import TOOLS
+from agent.tools.schemas import OF_MAIN, SAYING, TOOLS
 from eventlog.values import Value
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ _MODEL = re.compile(r"[\w.-]+/[\w./:@+-]+")
 _OF_THE_SESSION = frozenset(("", "inherit", "sonnet", "opus", "haiku"))
 _WAKES: tuple[Wake, ...] = get_args(Wake)
 
-_TOOLS = tuple(tool.name for tool in TOOLS)
+_TOOLS = tuple(tool.name for tool in TOOLS if tool.name not in (*SAYING, *OF_MAIN))
 _OURS = {name: name for name in _TOOLS} | {"multiedit": "edit", "bash": "shell", "todowrite": "todo"}
-_ALWAYS_THERE = frozenset(("report", "stay_silent"))
+_ALWAYS_THERE = frozenset(SAYING)
 # Commas between brackets belong to the word: Bash(git log:*, git diff:*).
 _WORD = re.compile(r"(?:[^,(]|\([^)]*\)?)+")
 

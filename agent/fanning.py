@@ -37,12 +37,13 @@ def make_fan(
     """What is left of the session's budget is shared out equally. `state` has a snapshot of the worktree as it is."""
     assert state.snapshot is not None
     budget = state.limits.max_budget_usd
+    left = None if budget is None else max(budget - state.spent_usd - state.reserved_usd, 0.0)
     return FanOut(
         tasks=tuple(Task(agent=agent_of(call_id, index), text=text) for index, text in enumerate(tasks, 1)),
         base=state.snapshot,
         jobs=min(jobs if jobs is not None and jobs > 0 else MAX_JOBS, len(tasks)),
         check=check,
-        budget_usd=None if budget is None else max(budget - state.spent_usd, 0.0) / len(tasks),
+        budget_usd=None if left is None else left / len(tasks),
         allowed_by=allowed_by,
     )
 

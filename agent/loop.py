@@ -7,9 +7,9 @@ from typing import Protocol
 from agent.apply import apply
 from agent.decide import Planner, decide
 from agent.state import State
-from eventlog.effects import CallModel, SpawnAgent
+from eventlog.effects import CallModel, Effect, SpawnAgent, WakeAgent
 from eventlog.events import Body, Draft, EffectStarted, Event, Interrupted
-from eventlog.ids import CallId
+from eventlog.ids import AgentId, CallId
 from eventlog.seams import Log, Prepared
 
 
@@ -72,13 +72,17 @@ class Loop:
                     self._world.start(intent, state, self.inbox.put_nowait)
                 case Interrupted(id=id, agent=agent) if id not in before:
                     for call_id, item in state.open.items():
-                        if agent is None or (isinstance(item.effect, SpawnAgent) and item.effect.agent == agent):
+                        if agent is None or agent == _agent_of(item.effect):
                             self._world.interrupt(call_id)
                 case _:
                     pass
         if state.is_open(CallModel):
             # The next append is a model's reply away; while a tool runs, its outcome would have to wait.
             self._log.checkpoint_when_large()
+
+
+def _agent_of(effect: Effect) -> AgentId | None:
+    return effect.agent if isinstance(effect, SpawnAgent | WakeAgent) else None
 
 
 def advance(

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
@@ -24,6 +24,7 @@ from agent.tools.edits import EditRefused
 from agent.tools.files import plan_edit
 from agent.tools.own import read_arguments
 from agent.tools.schemas import (
+    AskAgentArguments,
     CommitArguments,
     EditArguments,
     FanOutArguments,
@@ -33,16 +34,19 @@ from agent.tools.schemas import (
     PatchArguments,
     ReadArguments,
     ReadingArguments,
+    ReportArguments,
     ShellArguments,
+    SilenceArguments,
     TodoArguments,
     WriteArguments,
+    offered_tools,
     parse_arguments,
     tool_named,
 )
 from configs.tools import OwnTool
-from eventlog.effects import AskUser, CallModel, FanOut, FileChange, RunTool
+from eventlog.effects import AskAgent, AskUser, CallModel, FanOut, FileChange, RunTool
 from eventlog.events import CallRejected, ContextSet
-from eventlog.ids import MAIN, CallId, Digest
+from eventlog.ids import MAIN, AgentId, CallId, Commit, Digest
 from eventlog.redact import has_marker
 from eventlog.seams import Clock
 
@@ -67,6 +71,8 @@ class Surroundings:
     """Its id, which no other session has: a part of the keys that other sides know calls by."""
     tools: Mapping[str, OwnTool] = field(default_factory=dict)
     """The user's own, by name."""
+    changed_between: Callable[[Commit, Commit], Sequence[str]] = lambda before, after: ()
+    """Paths that differ between two commits; empty also where that cannot be found out."""
 
 
 _NO_MORE_RIGHTS: Verdict = Allow("its agents may what this session may")
@@ -83,6 +89,9 @@ class ToolPlanner:
 
     def confines(self, state: State) -> bool:
         return self._around.sandbox_works and state.mode.sandbox != "off"
+
+    def changed_between(self, before: Commit, after: Commit) -> Sequence[str]:
+        return self._around.changed_between(before, after)
 
     def writes(self, tool: str) -> bool:
         known = tool_named(tool)
@@ -126,6 +135,10 @@ class ToolPlanner:
             return _reject(
                 call, "invalid", "The arguments held a secret, which is never kept or run; refer to it by name."
             )
+        if state.context is not None and asked.name not in (offered := offered_tools(state.context.tools)):
+            return _reject(
+                call, "invalid", f"There is no tool named {asked.name[:80]!r}; the tools are {', '.join(offered)}."
+            )
         if (own := self._around.tools.get(asked.name)) is not None:
             return self._plan_own(state, call, own)
         arguments = parse_arguments(asked.name, asked.arguments)
@@ -143,6 +156,13 @@ class ToolPlanner:
                 return self._plan_commit(state, call)
             case FanOutArguments():
                 return self._plan_fan_out(state, call, arguments, worktree)
+            case AskAgentArguments():
+                return _plan_question(state, call, arguments)
+            case ReportArguments() | SilenceArguments():
+                effect = RunTool(
+                    tool=call.call.name, arguments=call.call.arguments, effect_class="read", allowed_by="it is told"
+                )
+                return Start(effect)
             case _:
                 assert_never(arguments)
 
@@ -297,6 +317,15 @@ def reserve(context: ContextSet, request_bytes: int, max_output_tokens: int | No
     estimate where it sets no bound. 0 where no price is known."""
     asked = format_named(context.builder).bound(context, max_output_tokens)
     return most_usd(request_bytes, asked or BUDGETED_OUTPUT_TOKENS, prices_of(context))
+
+
+def _plan_question(state: State, call: PendingCall, arguments: AskAgentArguments) -> Plan:
+    names = [one.agent for one in state.crew]
+    if arguments.agent not in names:
+        there = f"there are {', '.join(names)}" if names else "this session has none"
+        return _reject(call, "invalid", f"There is no background agent {arguments.agent[:80]!r}; {there}.")
+    effect = AskAgent(agent=AgentId(arguments.agent), question=arguments.question, allowed_by="it only asks")
+    return Start(effect)
 
 
 def _needs_restore(call: PendingCall) -> bool:

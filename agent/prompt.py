@@ -2,6 +2,7 @@
 
 import json
 
+from agent.tools.schemas import OF_MAIN
 from eventlog.events import ContextSet
 
 SYSTEM = """\
@@ -28,9 +29,23 @@ nothing else; what you make is merged with what the others make. Nobody can answ
 sentences on what you did: that is all that is read of you."""
 
 
+BACKGROUND = """\
+You are {name}, an agent in the background of this session: not the one that does the user's task, but one that stays \
+beside it. You work in a worktree of your own; each time you are woken it is set to the session's files as they are. \
+Nobody reads your replies. What you have to say you say with the tool `report`, and where there is nothing, \
+`stay_silent` with the reason; either ends the wake-up. A report interrupts somebody's work: it must be worth that. \
+What you are:"""
+
+
+def as_background(context: ContextSet, name: str, instructions: str, tools: str) -> ContextSet:
+    """The context of a background agent; `context` is that of its session, with the model that it is to have."""
+    system = "\n\n".join((context.system, BACKGROUND.format(name=name), instructions))
+    return context.model_copy(update={"system": system, "tools": tools, "instead_of": None, "warning": ""})
+
+
 def as_subagent(context: ContextSet) -> ContextSet:
     """The context of an agent of a fan-out, which begins none itself."""
-    tools = [tool for tool in json.loads(context.tools) if tool["function"]["name"] != "fan_out"]
+    tools = [tool for tool in json.loads(context.tools) if tool["function"]["name"] not in OF_MAIN]
     return context.model_copy(
         update={
             "system": f"{context.system}\n\n{SUBAGENT}",

@@ -7,6 +7,7 @@ from typing import assert_never
 from agent.state import OpenEffect, State
 from eventlog.effects import (
     AdvanceBranch,
+    AskAgent,
     AskUser,
     CallModel,
     CheckMerge,
@@ -20,6 +21,7 @@ from eventlog.effects import (
     RunTool,
     SpawnAgent,
     TakeSnapshot,
+    WakeAgent,
 )
 from eventlog.events import Body, EffectFinished, EffectStarted
 from eventlog.ids import CallId, Digest
@@ -119,11 +121,11 @@ def settle(effect: Effect, attempt: int, evidence: Evidence) -> Settlement:
         case MakeWorktree() | TakeSnapshot() | RestoreTree() | MergeWork():
             # Each is keyed by its call and finds what it had made.
             return CarryOn()
-        case SpawnAgent() | PrepareMerge() | AdvanceBranch() | RetireAgents():
+        case SpawnAgent() | PrepareMerge() | AdvanceBranch() | RetireAgents() | WakeAgent():
             # So are these. An agent is adopted, with what it knows.
             return CarryOn()
-        case FanOut():
-            # Its parts are settled, each by itself.
+        case FanOut() | AskAgent():
+            # The parts of the one are settled, each by itself; the other is answered by a wake-up.
             return LeaveOpen()
         case CheckMerge():
             return _settle_check(effect, attempt, evidence)

@@ -1,15 +1,17 @@
-"""What each agent of a session's fan-outs is, now or at its end, from one pass over the log. Pure."""
+"""What each of a session's other agents is, now or at its end, from one pass over the log. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.apply import apply, rewind
+from agent.apply import apply
+from agent.background import Background
 from agent.fans import SETTLED, Branch, Fan, Stage
+from agent.folding import rewind
 from agent.state import State
-from eventlog.effects import CallModel, RetireAgents, RunTool
+from eventlog.effects import CallModel, RetireAgents, RunTool, WakeAgent
 from eventlog.events import EffectFinished, Event, Forked, Rewound
 from eventlog.ids import MAIN, AgentId, CallId, Commit
-from eventlog.outcomes import AgentsRetired
+from eventlog.outcomes import AgentsRetired, Report, Silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +32,52 @@ class AgentLine:
     """None before it is made and once it was given back."""
     commit: Commit | None
     """What it made, of the latest round that ended with something."""
+    began_us: int | None = None
+    """When its first round began, and when it was settled or its fan-out ended; as `since_us`."""
+    ended_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundLine:
+    agent: AgentId
+    description: str
+    at_work: WakeAgent | None
+    """None while it rests."""
+    round: int
+    """Wake-ups that began."""
+    doing: RunTool | CallModel | None
+    since_us: int | None
+    cost_usd: float | None
+    """These three as of an AgentLine."""
+    worktree: str | None
+    said: Report | Silence | None
+    """Of its latest wake-up that has ended."""
 
 
 def list_agents(events: Iterable[Event]) -> tuple[AgentLine, ...]:
     """In the order of the fan-outs and of their tasks. `events` begin with the log's first; none of them is kept."""
-    roster = _Roster()
+    roster = Roster()
     for event in events:
         roster.take(event)
     return roster.lines()
 
 
-class _Roster:
+_NOTHING = State()
+"""What is known of an agent that has not begun."""
+
+
+class Roster:
+    """Given one event after the other, from the first of a log or from where no fan-out is under way. None of them is
+    kept."""
+
     def __init__(self) -> None:
         self._main = State()
         self._fans: dict[CallId, Fan] = {}
         """Each as it was last."""
+        self._fan: Fan | None = None
+        """The one that was under way after the event before."""
+        self._began_us: dict[AgentId, int] = {}
+        self._ended_us: dict[AgentId, int] = {}
         self._own: dict[AgentId, State] = {}
         self._last_us: dict[AgentId, int] = {}
         self._without: set[AgentId] = set()
@@ -67,8 +100,20 @@ class _Roster:
                 self._main = apply(self._main, body)
             case body:
                 self._main = apply(self._main, body)
-        if self._main.fan is not None:
-            self._fans[self._main.fan.id] = self._main.fan
+        self._note_fan(event.ts_us)
+
+    def _note_fan(self, ts_us: int) -> None:
+        before, self._fan = self._fan, self._main.fan
+        if self._fan is before:
+            return
+        if self._fan is not None:
+            self._fans[self._fan.id] = self._fan
+        last = self._fan or before
+        for branch in last.branches if last is not None else ():
+            if branch.round > 0:
+                self._began_us.setdefault(branch.agent, ts_us)
+            if self._fan is None or branch.stage in SETTLED:
+                self._ended_us.setdefault(branch.agent, ts_us)
 
     def _note_retired(self, call_id: CallId, retired: AgentsRetired) -> None:
         started = self._main.open.get(call_id)
@@ -79,12 +124,36 @@ class _Roster:
             if not any(name.startswith(f"{path} (") for name in retired.kept):
                 self._without.add(agent)
 
-    def lines(self) -> tuple[AgentLine, ...]:
-        now = self._main.fan.id if self._main.fan is not None else None
-        return tuple(self._line(branch, fan.id == now) for fan in self._fans.values() for branch in fan.branches)
+    @property
+    def under_way(self) -> CallId | None:
+        """The fan-out whose agents are not at their end."""
+        return self._main.fan.id if self._main.fan is not None else None
+
+    def lines(self, only: CallId | None = None) -> tuple[AgentLine, ...]:
+        """Of all fan-outs in their order, or of one."""
+        fans = self._fans.values() if only is None else (self._fans[only],)
+        return tuple(self._line(branch, fan.id == self.under_way) for fan in fans for branch in fan.branches)
+
+    def background(self) -> tuple[BackgroundLine, ...]:
+        """In the order in which they were chosen."""
+        return tuple(self._background_line(one) for one in self._main.crew)
+
+    def _background_line(self, one: Background) -> BackgroundLine:
+        own = self._own.get(one.agent, State())
+        return BackgroundLine(
+            agent=one.agent,
+            description=one.chosen.description,
+            at_work=one.at_work,
+            round=one.round,
+            doing=_latest(own) if one.at_work is not None else None,
+            since_us=self._last_us.get(one.agent),
+            cost_usd=None if own.unpriced else max(own.spent_usd, one.spent_usd),
+            worktree=_worktree(own),
+            said=one.said,
+        )
 
     def _line(self, branch: Branch, under_way: bool) -> AgentLine:
-        own = self._own.get(branch.agent, State())
+        own = self._own.get(branch.agent, _NOTHING)
         stage = branch.stage if under_way or branch.stage in SETTLED else "stopped"
         return AgentLine(
             agent=branch.agent,
@@ -97,6 +166,8 @@ class _Roster:
             cost_usd=None if own.unpriced else max(own.spent_usd, branch.spent_usd),
             worktree=None if branch.agent in self._without else _worktree(own),
             commit=branch.work,
+            began_us=self._began_us.get(branch.agent),
+            ended_us=self._ended_us.get(branch.agent),
         )
 
 

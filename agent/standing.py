@@ -26,6 +26,8 @@ BLOCKED, CHECK_FAILED = EXIT_CODES["blocked"], EXIT_CODES["check_failed"]
 class Standing(Value):
     active: bool = False
     """A turn is under way."""
+    fanning: bool = False
+    """And a fan-out in it."""
     attended: bool = False
     """Somebody said that they would answer."""
     asks: Mapping[CallId, AskUser] = {}
@@ -56,6 +58,7 @@ class Standing(Value):
 def standing_of(state: State) -> Standing:
     return Standing(
         active=state.active,
+        fanning=state.fan is not None,
         attended=state.mode.attended,
         asks=dict(state.asks),
         ending=ended(state),

@@ -8,8 +8,9 @@ from typing import Literal, TypeVar
 
 from pyrsistent import PMap, PVector, pmap, pvector
 
+from agent.background import Crew, reserved_usd
 from agent.fans import Fan
-from eventlog.effects import AskUser, Effect, RunTool
+from eventlog.effects import AskAgent, AskUser, Effect, RunTool, WakeAgent
 from eventlog.events import (
     ContextSet,
     FanOutAsked,
@@ -26,6 +27,8 @@ from eventlog.outcomes import (
     Merged,
     ModelFailed,
     Refused,
+    Report,
+    Silence,
     WorktreeReady,
 )
 
@@ -90,6 +93,8 @@ class State:
     """The machine was started anew, and nobody has read all files of the worktree since."""
     work: Commit | None = None
     """The latest commit that the tool `commit` made."""
+    edited: tuple[str, ...] = ()
+    """Files that edits changed since `snapshot`."""
     seen: PMap[str, Digest] = field(default_factory=lambda: pmap({}))
     """Files as the agent last saw them."""
     queued: tuple[str, ...] = ()
@@ -126,13 +131,31 @@ class State:
     """That one, when all its agents have ended."""
     fans: int = 0
     """Fan-outs that a person asked for and that began."""
+    agents: Crew = ()
+    """The background agents that it has, and those that it had."""
+    said: Report | Silence | None = None
+    """Where this is a background agent: what it came to in this turn, which ends with it."""
+    notes: str = ""
+    """And what it wanted to know in the next."""
     commands: PMap[CommandId, bool] = field(default_factory=lambda: pmap({}))
 
     @property
     def resting(self) -> bool:
-        """Nothing runs and nothing will start by itself."""
-        waiting = all(isinstance(item.effect, AskUser) for item in self.open.values())
-        return waiting and (not self.active or bool(self.open))
+        """Nothing runs and nothing will start by itself; what background agents do meanwhile keeps no question from
+        its person."""
+        if self.asks:
+            return all(isinstance(item.effect, AskUser | WakeAgent | AskAgent) for item in self.open.values())
+        return not self.open and not self.active
+
+    @property
+    def crew(self) -> Crew:
+        """The background agents that it has."""
+        return tuple(one for one in self.agents if one.stays)
+
+    @property
+    def reserved_usd(self) -> float:
+        """What its background agents may still spend."""
+        return reserved_usd(self.agents)
 
     def is_open(self, kind: type[Effect]) -> bool:
         """Whether an effect of this kind was started and has no outcome yet."""

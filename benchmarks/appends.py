@@ -83,7 +83,7 @@ def mixture_of(agent: AgentId) -> list[Body]:
 Way = Callable[[Path, AgentId, int], AbstractAsyncContextManager[Work]]
 
 
-def agents(way: Way, path: Path, first: int, lease: int, seconds: float, results: Connection) -> None:
+def agents(way: Way, path: Path, first: int, each: int, lease: int, seconds: float, results: Connection) -> None:
     """A process of agents: says that it is ready, begins when told, sends back the milliseconds of each append."""
 
     async def act(names: list[AgentId]) -> list[float]:
@@ -102,26 +102,28 @@ def agents(way: Way, path: Path, first: int, lease: int, seconds: float, results
             await asyncio.gather(*map(append, works))
         return times
 
-    results.send(run_fast(act([AgentId(f"a{first + number}") for number in range(AGENTS)])))
+    results.send(run_fast(act([AgentId(f"a{first + number}") for number in range(each)])))
 
 
-async def measure(way: Way, path: Path, lease: int, seconds: float) -> list[float]:
-    """The milliseconds of all appends of all agents in that time."""
+async def measure(
+    way: Way, path: Path, lease: int, seconds: float, processes: int = PROCESSES, each: int = AGENTS
+) -> list[float]:
+    """The milliseconds of all appends of all agents in that time; so many in each process."""
     context = multiprocessing.get_context("spawn")
     pipes: list[Connection] = []
-    processes: list[SpawnProcess] = []
-    for number in range(PROCESSES):
+    started: list[SpawnProcess] = []
+    for number in range(processes):
         mine, theirs = context.Pipe()
-        process = context.Process(target=agents, args=(way, path, number * AGENTS, lease, seconds, theirs))
+        process = context.Process(target=agents, args=(way, path, number * each, each, lease, seconds, theirs))
         process.start()
         pipes.append(mine)
-        processes.append(process)
+        started.append(process)
     for pipe in pipes:
         await asyncio.to_thread(pipe.recv)
     for pipe in pipes:
         pipe.send(None)
     times = [time for pipe in pipes for time in await asyncio.to_thread(pipe.recv)]
-    for process in processes:
+    for process in started:
         await asyncio.to_thread(process.join)
     return times
 

@@ -45,6 +45,8 @@ POINTS = (
     "after_merge_work",
     "before_spawn_agent",
     "after_spawn_agent",
+    "before_wake_agent",
+    "after_wake_agent",
     "before_prepare_merge",
     "after_prepare_merge",
     "before_check_merge",

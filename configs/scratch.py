@@ -15,10 +15,14 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def scratch(purpose: str) -> Iterator[Path]:
-    """A new folder, 0700, of this process's alone; gone at the end. Raises OSError."""
-    _remove_once(tempfile.gettempdir())
-    path, held = _make(f"{PREFIX}{purpose}-")
+def scratch(purpose: str, parent: Path | None = None) -> Iterator[Path]:
+    """A new folder, 0700, of this process's alone; gone at the end. Raises OSError. With a `parent` it is there, and
+    what others left there goes each time: it is a small folder, in which processes that live on may have company."""
+    if parent is None:
+        _remove_once(tempfile.gettempdir())
+    else:
+        remove_abandoned(parent)
+    path, held = _make(f"{PREFIX}{purpose}-", parent)
     try:
         yield path
     finally:
@@ -49,10 +53,10 @@ def _remove_once(parent: str) -> None:
     remove_abandoned(Path(parent))
 
 
-def _make(prefix: str) -> tuple[Path, int]:
+def _make(prefix: str, parent: Path | None) -> tuple[Path, int]:
     """The folder and its lock, a descriptor that no child inherits."""
     while True:
-        path = Path(tempfile.mkdtemp(prefix=prefix))
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         # Until it is locked it looks abandoned, and somebody may have removed it.
         with suppress(FileNotFoundError):
             descriptor = os.open(path, _FLAGS)

@@ -71,7 +71,9 @@ class Settings(BaseModel):
     silence_s: float = Field(default=300.0, gt=0)
     """How long a model server may say nothing."""
     agent_quiet_s: float = Field(default=4000.0, gt=0)
-    """How long an agent of a fan-out may log nothing until its process is replaced; longer than any one call."""
+    """How long an agent beside the main one may log nothing until its process is replaced; longer than any one call."""
+    agents: tuple[str, ...] = ()
+    """Background agents of each session, by name: those that ship and the user's own, never a repository's."""
     command_timeout_s: float = Field(default=120.0, gt=0)
     command_output_mib: int = Field(default=16, ge=1, le=4096)
     log_checkpoint_mib: float = Field(default=64.0, gt=0)

@@ -210,6 +210,40 @@ class RetireAgents(Value):
     at_s: int
 
 
+Wake = Literal["start", "edit", "command", "commit", "turn_end", "question"]
+"""Why a background agent looks: the session began, files were edited, a command that may write ran, a commit was made,
+the session's turn is about to end, somebody asks."""
+
+
+class WakeAgent(Value):
+    """Have a background agent look at what has happened, and say what matters or why nothing does. One that looks
+    already is adopted."""
+
+    kind: Literal["wake_agent"] = "wake_agent"
+    agent: AgentId
+    round: int
+    """Its wake-ups, from 1."""
+    reasons: tuple[Wake, ...]
+    base: Commit
+    """The session's files as they are; its worktree is set to them."""
+    text: str
+    """What it is told."""
+    asked: tuple[CallId, ...] = ()
+    """The questions that it is to answer."""
+    budget_usd: float | None = None
+    """What it may spend on this; reserved for it until it rests."""
+    at_s: int
+
+
+class AskAgent(Value):
+    """Put a question to a background agent. It is woken with it; this ends with its answer."""
+
+    kind: Literal["ask_agent"] = "ask_agent"
+    agent: AgentId
+    question: str
+    allowed_by: str
+
+
 PartOfFan = SpawnAgent | PrepareMerge | CheckMerge | AdvanceBranch | RetireAgents
 Effect = Annotated[
     CallModel
@@ -224,7 +258,9 @@ Effect = Annotated[
     | PrepareMerge
     | CheckMerge
     | AdvanceBranch
-    | RetireAgents,
+    | RetireAgents
+    | WakeAgent
+    | AskAgent,
     Field(discriminator="kind"),
 ]
 
@@ -237,7 +273,7 @@ def effect_class(effect: Effect) -> EffectClass:
             return effect.effect_class
         case AskUser():
             return "approval"
-        case MakeWorktree() | FanOut() | SpawnAgent() | RetireAgents():
+        case MakeWorktree() | FanOut() | SpawnAgent() | RetireAgents() | WakeAgent() | AskAgent():
             return "spawn"
         case CheckMerge():
             return "command"

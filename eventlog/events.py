@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from eventlog.effects import Effect
+from eventlog.effects import Effect, Wake
 from eventlog.ids import MAIN, AgentId, CallId, CommandId, Commit, Digest, SessionId
 from eventlog.outcomes import Ending, Outcome
 from eventlog.values import Value
@@ -150,6 +150,43 @@ class ModelRoute(Value):
     warning: str = ""
 
 
+class BackgroundAgent(Value):
+    """One that stays as long as the session, as its definition says."""
+
+    agent: AgentId
+    description: str
+    """One line: what it is for."""
+    defined_in: str
+    """The file, for people."""
+    wakes_on: tuple[Wake, ...]
+    budget_usd_per_hour: float | None = None
+    context: ContextSet
+    """All that its requests are made of besides its conversation."""
+
+
+class AgentsChosen(Value):
+    """The background agents of the session from here on. Who was there before and is named again stays as it is."""
+
+    kind: Literal["agents_chosen"] = "agents_chosen"
+    agents: tuple[BackgroundAgent, ...]
+
+
+class AgentReported(Value):
+    """A report as the main agent reads it, with what has changed since it was made."""
+
+    kind: Literal["agent_reported"] = "agent_reported"
+    agent: AgentId
+    round: int
+    text: str
+
+
+class ConversationCut(Value):
+    """What was said before is left out from here on: it has grown too long, and `text` says what matters of it."""
+
+    kind: Literal["conversation_cut"] = "conversation_cut"
+    text: str
+
+
 class FallbackSet(Value):
     """Who answers for the rest of a turn in which the chosen model fails for good. None: nobody, the turn ends."""
 
@@ -238,6 +275,9 @@ Body = Annotated[
     | FanOutAsked
     | SessionOpened
     | ContextSet
+    | AgentsChosen
+    | AgentReported
+    | ConversationCut
     | FallbackSet
     | EffectStarted
     | EffectFinished

@@ -57,3 +57,8 @@ def part_id(agent: AgentId, part: str, number: int) -> CallId:
 
 def ask_id(call: CallId) -> CallId:
     return CallId(f"{call}_ask")
+
+
+def wake_id(agent: AgentId, number: int) -> CallId:
+    """Of a background agent's wake-up, from 1."""
+    return CallId(f"{agent}_w{number}")

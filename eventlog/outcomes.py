@@ -152,6 +152,29 @@ class Refused(Value):
     files: tuple[str, ...] = ()
 
 
+Priority = Literal["low", "normal", "high"]
+
+
+class Report(Value):
+    """What a background agent thinks the main agent must know."""
+
+    kind: Literal["report"] = "report"
+    text: str
+    priority: Priority
+    evidence: tuple[str, ...]
+    """What shows it: `path:line`, a command and what it printed."""
+    notes: str = ""
+    """What it wants to know itself when it is woken next."""
+
+
+class Silence(Value):
+    """That it has nothing to report, and why."""
+
+    kind: Literal["silence"] = "silence"
+    reason: str
+    notes: str = ""
+
+
 class AgentEnded(Value):
     """What an agent's turn came to."""
 
@@ -165,6 +188,8 @@ class AgentEnded(Value):
     """In all its rounds, as `spent_usd`."""
     spent_usd: float = 0.0
     unpriced: bool = False
+    said: Annotated[Report | Silence, Field(discriminator="kind")] | None = None
+    """Of a background agent; None where it came to neither."""
 
 
 class MergePrepared(Value):

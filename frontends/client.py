@@ -238,11 +238,23 @@ class Stream:
     """A session's messages, read in a thread of its own: asked for once, and again after each break, from where it
     broke off. The last one is `over`, or `error`, `refused` or `lost`."""
 
-    def __init__(self, daemon: Daemon, session: str, after: int | None, begin: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        daemon: Daemon,
+        session: str,
+        after: int | None,
+        begin: Callable[[], dict[str, Any]],
+        *,
+        with_past: bool = False,
+    ) -> None:
         """`begin` is called first, in the thread; a DaemonRefused of it is the message `refused`. It returns the seq of
-        the last event before, behind which the stream begins where `after` says nothing else."""
+        the last event before, behind which the stream begins where `after` says nothing else. `with_past`: the
+        events until then come too, as `past`, where a fan-out may be under way; they tell what its agents are."""
         self.after = after or 0
-        self._from_head = after is None
+        """The last event that is shown, or that is not to be."""
+        self._from_head, self._with_past = after is None, with_past
+        self._came_to: int | None = None
+        """The last event that came, where it is another: one of the past."""
         self._daemon, self._session, self._begin = daemon, session, begin
         self._came: list[tuple[str, dict[str, Any]]] = []
         self._take: Take | None = None
@@ -263,6 +275,10 @@ class Stream:
             if self._from_head:
                 self.after = opened["head"]
                 self._tell("opened", opened)
+                standing = opened["standing"]
+                # Of one that is hosted already nobody says where it stands.
+                if self._with_past and (standing is None or standing["fanning"]):
+                    self._came_to = 0
             self._read()
         except DaemonRefused as error:
             self._tell("refused", {"status": error.status, "kinds": error.kinds, "text": str(error)})
@@ -273,14 +289,21 @@ class Stream:
         """Raises DaemonRefused where the session is hosted no more, DaemonUnreachable."""
         while True:
             with suppress(DaemonUnreachable):
-                for kind, value in self._daemon.follow(self._session, self.after):
-                    if kind == "event":
-                        self.after = value["event"]["seq"]
-                    self._tell(kind, value)
+                after = self.after if self._came_to is None else self._came_to
+                for kind, value in self._daemon.follow(self._session, after):
+                    self._tell(self._note(value["event"]["seq"]) if kind == "event" else kind, value)
                     if kind in ("over", "error"):
                         return
             # The gateway was replaced, or the daemon is gone: whoever starts it takes its sessions up again.
             self._daemon.start()
+
+    def _note(self, seq: int) -> str:
+        """The kind of its message."""
+        if seq <= self.after:
+            self._came_to = seq
+            return "past"
+        self.after, self._came_to = seq, None
+        return "event"
 
     def _tell(self, kind: str, value: dict[str, Any]) -> None:
         with self._gate:

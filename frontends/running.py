@@ -3,6 +3,7 @@
 The daemon works from the first moment on; what the screen needs is imported meanwhile."""
 
 import gc
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from configs.places import encode_variables
 from frontends.client import Daemon, Stream, Take
+from frontends.terminal.bottom import can_redraw
 
 if TYPE_CHECKING:
     import asyncio
@@ -57,7 +59,8 @@ def run(daemon: Daemon, wish: Wish) -> int:
     daemon.start()
     tries = 0
     while True:
-        stream = Stream(daemon, wish.session, wish.after, partial(begin, daemon, wish))
+        watched = wish.format == "text" and wish.agent is None and can_redraw(sys.stdout, daemon.variables)
+        stream = Stream(daemon, wish.session, wish.after, partial(begin, daemon, wish), with_past=watched)
         import asyncio
 
         from frontends.terminal.remote import SessionGone
@@ -77,11 +80,11 @@ async def _show(daemon: Daemon, wish: Wish, stream: Stream) -> int:
     from eventlog.ids import MAIN, AgentId
     from frontends.terminal.driver import ask_on_terminal
     from frontends.terminal.remote import RemoteSession, show
-    from frontends.terminal.screen import Screen
+    from frontends.terminal.screen import make_screen
 
     # What is imported stays: to look through it once more at the exit would take 30 ms.
     gc.freeze()
-    screen = Screen(wish.session, wish.format, actor=AgentId(wish.agent or MAIN))
+    screen = make_screen(wish.session, wish.format, AgentId(wish.agent or MAIN))
     session = RemoteSession(daemon, wish.session, screen)
     loop = asyncio.get_running_loop()
     stream.deliver_to(lambda kind, value: _hand_over(loop, session.take, kind, value))

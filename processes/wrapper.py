@@ -316,9 +316,13 @@ class Watch:
         path, seconds = lease[:2]
         self.next_look = now + min(1.0, seconds / 4)
         try:
-            renewed = os.stat(path).st_mtime_ns  # noqa: PTH116 - see folder.py
+            renewed, end_us = fence.look(path)
         except FileNotFoundError:
             return True
+        if end_us:
+            self.next_look = min(self.next_look, now + max(end_us - tree.boot_us(), 0) / 1e6)
+            if fence.has_ended(end_us):
+                return True
         if renewed != self.renewed:
             # Counted from the look that saw it: a clock that is set ends nothing, and lets nothing live on.
             self.renewed, self.renewed_at = renewed, now

@@ -5,6 +5,7 @@ Pure. Nothing here runs a tool or judges a call."""
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -85,9 +86,45 @@ class TodoArguments(Value):
     items: Annotated[tuple[TodoItem, ...], Field(max_length=200, description="The whole list; it replaces the last.")]
 
 
+class ReportArguments(Value):
+    text: Annotated[str, Field(min_length=1, max_length=20_000, description="What the main agent must know.")]
+    priority: Annotated[
+        Literal["low", "normal", "high"],
+        Field(description="high: its present step is lost work; normal: it changes what it does next; low: can wait."),
+    ]
+    evidence: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=2000)], ...],
+        Field(min_length=1, max_length=20, description="What shows it: path:line, a command and what it printed."),
+    ]
+    notes: Annotated[
+        str | None, Field(max_length=20_000, description="What you want to know when you are woken next.")
+    ] = None
+
+
+class SilenceArguments(Value):
+    reason: Annotated[str, Field(min_length=1, max_length=4000, description="What you looked at, why it is nothing.")]
+    notes: Annotated[
+        str | None, Field(max_length=20_000, description="What you want to know when you are woken next.")
+    ] = None
+
+
+class AskAgentArguments(Value):
+    agent: Annotated[str, Field(min_length=1, max_length=100, description="Its name.")]
+    question: Annotated[str, Field(min_length=1, max_length=20_000, description="All that it needs to know.")]
+
+
 ReadingArguments = ReadArguments | GlobArguments | GrepArguments | TodoArguments
+SayingArguments = ReportArguments | SilenceArguments
 EditingArguments = WriteArguments | EditArguments | PatchArguments
-Arguments = ReadingArguments | EditingArguments | ShellArguments | CommitArguments | FanOutArguments
+Arguments = (
+    ReadingArguments
+    | EditingArguments
+    | SayingArguments
+    | ShellArguments
+    | CommitArguments
+    | FanOutArguments
+    | AskAgentArguments
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,31 +212,67 @@ TOOLS = (
         "now. They see nothing of this conversation and cannot ask. What each makes is merged into your worktree when "
         "the check passes on it; conflicts and failures go back to the agent first. For independent tasks only.",
     ),
+    Tool(
+        "ask_agent",
+        AskAgentArguments,
+        "spawn",
+        "Ask one of the agents that work beside you in the background, and wait for its answer. It sees the files as "
+        "they are now and remembers what it has seen before.",
+    ),
+    Tool(
+        "report",
+        ReportArguments,
+        "read",
+        "Tell the main agent something that changes what it does next, with what shows it. Ends this wake-up.",
+    ),
+    Tool(
+        "stay_silent",
+        SilenceArguments,
+        "read",
+        "Say nothing to the main agent this time, and why. Ends this wake-up.",
+    ),
 )
+SAYING = ("report", "stay_silent")
+"""Only for background agents."""
+OF_MAIN = ("fan_out", "ask_agent")
+"""Only for the main agent."""
 _BY_NAME = {tool.name: tool for tool in TOOLS}
+
+
+@lru_cache(maxsize=64)
+def offered_tools(tools: str) -> tuple[str, ...]:
+    """The names in a `tools` array, in its order."""
+    return tuple(tool["function"]["name"] for tool in orjson.loads(tools))
 
 
 def tool_named(name: str) -> Tool | None:
     return _BY_NAME.get(name)
 
 
-def tools_json(names: Iterable[str], own: Mapping[str, OwnTool] | None = None) -> str:
+def tools_json(
+    names: Iterable[str], own: Mapping[str, OwnTool] | None = None, agents: Mapping[str, str] | None = None
+) -> str:
     """The `tools` array of Chat Completions for these names, in the order of TOOLS: the same names, the same bytes.
-    After them the user's `own`, as the settings have them.
+    After them the user's `own`, as the settings have them. `agents`: whom `ask_agent` can ask, and what each is for.
 
     Raises ValueError for an unknown name."""
     wanted = set(names)
     if unknown := wanted - _BY_NAME.keys():
         raise ValueError(f"There is no tool named {', '.join(sorted(unknown))}.")
-    ours = [_as_function(tool) for tool in TOOLS if tool.name in wanted]
+    more = {"ask_agent": _who(agents)}
+    ours = [_as_function(tool, more.get(tool.name, "")) for tool in TOOLS if tool.name in wanted]
     theirs = [_function(name, tool.description, dict(tool.parameters)) for name, tool in (own or {}).items()]
     return orjson.dumps(ours + theirs).decode()
 
 
-def _as_function(tool: Tool) -> dict[str, Any]:
+def _who(agents: Mapping[str, str] | None) -> str:
+    return "".join(f"\n- {name}: {description}" for name, description in (agents or {}).items())
+
+
+def _as_function(tool: Tool, more: str) -> dict[str, Any]:
     schema = tool.arguments.model_json_schema()
     definitions = schema.pop("$defs", {})
-    return _function(tool.name, tool.description, _plain(schema, definitions))
+    return _function(tool.name, tool.description + more, _plain(schema, definitions))
 
 
 def _function(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -1,16 +1,17 @@
-"""`agents`: what each agent of a session's fan-outs is, and where its work is."""
+"""`agents`: what each of a session's other agents is, and where its work is; which there are in the background."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from frontends.commands.options import Last, SessionName
+from frontends.commands.options import Folder, Last, SessionName
 from frontends.commands.running import find_daemon
 
 if TYPE_CHECKING:
-    from agent.roster import AgentLine
+    from agent.roster import AgentLine, BackgroundLine
     from eventlog.events import Event
     from eventlog.ids import SessionId
 
@@ -27,18 +28,28 @@ def add_agents(app: typer.Typer, read: Read) -> None:
         last: Last = False,
         output: Annotated[Literal["text", "json"], typer.Option("--output-format", help="What to print.")] = "text",
         as_json: Annotated[bool, typer.Option("--json", help="The same as --output-format json.")] = False,
+        available: Annotated[bool, typer.Option("--available", help="Those that --agent can name.")] = False,
+        folder: Folder = Path(),
     ) -> None:
-        """The agents of a session's fan-outs: what each does or did, what it cost, where its work is."""
-        from agent.roster import list_agents
+        """A session's agents beside the main one: what each does or did, what it cost, where its work is."""
+        from agent.roster import Roster
         from eventlog.seams import SystemClock
 
+        if available:
+            print("\n".join(_available_rows(folder.absolute())))
+            return
         name, events = read(session, last)
-        lines = list_agents(events)
+        roster = Roster()
+        for event in events:
+            roster.take(event)
+        lines, crew = roster.lines(), roster.background()
         if as_json or output == "json":
-            rows = [agent_json(line) for line in lines]
+            rows = [*map(agent_json, lines), *map(background_json, crew)]
         else:
             now_us = SystemClock().now_us()
-            rows = [row for line in lines for row in agent_rows(line, now_us)] or [f"{name} has had no fan-out."]
+            rows = [row for line in crew for row in background_rows(line, now_us)]
+            rows += [row for line in lines for row in agent_rows(line, now_us)]
+            rows = rows or [f"{name} has no agents beside the main one, and has had no fan-out."]
             rows += _word_on_rest(name, lines)
         if rows:
             print("\n".join(rows))
@@ -47,6 +58,7 @@ def add_agents(app: typer.Typer, read: Read) -> None:
 def agent_rows(line: "AgentLine", now_us: int) -> list[str]:
     """For a person: one line with what it is, and one each for what it does, its worktree and its commit."""
     from frontends.terminal.escape import safe_line, shorten
+    from frontends.terminal.fan_table import doing, first_line
 
     # The clock may have been set back meanwhile.
     since = "" if line.since_us is None else f"{max(now_us - line.since_us, 0) // 1_000_000} s"
@@ -59,7 +71,73 @@ def agent_rows(line: "AgentLine", now_us: int) -> list[str]:
     ]
 
 
+def background_rows(line: "BackgroundLine", now_us: int) -> list[str]:
+    """As agent_rows; the last row is what it said last."""
+    from frontends.terminal.escape import safe_line, shorten
+    from frontends.terminal.fan_table import doing
+
+    since = "" if line.since_us is None else f"{max(now_us - line.since_us, 0) // 1_000_000} s"
+    cost = "cost unknown" if line.cost_usd is None else f"${line.cost_usd:.4f}"
+    stage = f"looks ({', '.join(line.at_work.reasons)})" if line.at_work is not None else "rests"
+    said = _said(line)
+    more = (("now", doing(line)), ("worktree", line.worktree or ""), (said[0], shorten(safe_line(said[1]), 200)))
+    return [
+        f"{safe_line(line.agent):<8} {stage:<10} wake-up {line.round} {since:>8} {cost:>12}  "
+        f"{shorten(safe_line(line.description), 60)}",
+        *(f"         {title:<10} {safe_line(text)}" for title, text in more if text),
+    ]
+
+
+def _said(line: "BackgroundLine") -> tuple[str, str]:
+    """How, and what."""
+    from agent.background import text_of
+    from frontends.terminal.fan_table import first_line
+
+    if line.said is None:
+        return "", ""
+    return ("reported" if line.said.kind == "report" else "silent"), first_line(text_of(line.said))
+
+
+def background_json(line: "BackgroundLine") -> str:
+    from frontends.terminal.fan_table import doing
+
+    return json.dumps(
+        {
+            "agent": line.agent,
+            "background": True,
+            "stage": "working" if line.at_work is not None else "resting",
+            "woken_by": line.at_work.reasons if line.at_work is not None else (),
+            "round": line.round,
+            "doing": doing(line),
+            "since_us": line.since_us,
+            "cost_usd": line.cost_usd,
+            "worktree": line.worktree,
+            "said": line.said.model_dump(mode="json") if line.said is not None else None,
+            "task": line.description,
+        },
+        ensure_ascii=False,
+    )
+
+
+def _available_rows(folder: Path) -> list[str]:
+    """What there is for the repository here, from where, and what is wrong with the others."""
+    from agent.definition_files import look_for_definitions
+    from frontends.terminal.escape import safe_line, shorten
+
+    root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
+    found = look_for_definitions(Path.home(), root)
+    rows: list[str] = []
+    for one in found.definitions:
+        named = "" if one.unasked else "; counts where it is named"
+        rows.append(f"{one.name:<12} {shorten(safe_line(one.description), 80)}")
+        rows.append(f"{'':<12} {safe_line(one.path)}{named}; wakes on {', '.join(one.wakes_on)}")
+        rows += [f"{'':<12} {safe_line(note)}" for note in one.notes]
+    return [*rows, *(f"! {safe_line(problem)}" for problem in found.problems)]
+
+
 def agent_json(line: "AgentLine") -> str:
+    from frontends.terminal.fan_table import doing, first_line
+
     return json.dumps(
         {
             "agent": line.agent,
@@ -74,21 +152,6 @@ def agent_json(line: "AgentLine") -> str:
         },
         ensure_ascii=False,
     )
-
-
-def doing(line: "AgentLine") -> str:
-    from eventlog.effects import RunTool
-    from frontends.terminal.lines import call_line
-
-    if line.doing is None:
-        return ""
-    return (
-        call_line(line.doing.tool, line.doing.arguments) if isinstance(line.doing, RunTool) else "waits for the model"
-    )
-
-
-def first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
 
 
 def _word_on_rest(session: "SessionId", lines: "Sequence[AgentLine]") -> list[str]:

@@ -21,6 +21,7 @@ Folder = Annotated[Path, typer.Option("-C", "--cd", help="Work on the repository
 AddDir = Annotated[list[Path], typer.Option("--add-dir", help="Another folder that commands may read.")]
 Allowed = Annotated[list[str], typer.Option("--allowedTools", help="Rule, e.g. 'shell(npm test:*)'.")]
 Denied = Annotated[list[str], typer.Option("--disallowedTools", help="Rule, e.g. 'read(./secrets/**)'.")]
+Agent = Annotated[list[str], typer.Option("--agent", help="An agent in the background, e.g. scout; none: no agent.")]
 Schema = Annotated[str | None, typer.Option("--json-schema", help="Schema of the reply: a file or JSON.")]
 Merge = Annotated[bool, typer.Option("--merge", help="Bring the result to the checkout when done.")]
 InPlace = Annotated[bool, typer.Option("--in-place", help="In the checkout itself; never restored.")]

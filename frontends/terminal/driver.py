@@ -6,13 +6,13 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from agent.standing import Standing
 from configs.version import new_command_name
 from eventlog.effects import AskUser
-from eventlog.events import Approved, Command, Denied, Interrupted
+from eventlog.events import Approved, Command, Denied, Event, Interrupted
 from eventlog.ids import CallId, CommandId
 from frontends.terminal.screen import Screen
 
@@ -38,9 +38,18 @@ class Abandoned(Exception):
     """Ctrl-C a second time: the session is left as it is, to be resumed."""
 
 
-async def drive(session: Session, go: Callable[[], Awaitable[object]], screen: Screen, answer: Answer | None) -> None:
-    """Until nothing moves without a person who is not there (no `answer`). Raises Abandoned, LogError."""
+async def drive(
+    session: Session,
+    go: Callable[[], Awaitable[object]],
+    screen: Screen,
+    answer: Answer | None,
+    past: Callable[[], Iterable[Event]] = tuple,
+) -> None:
+    """Until nothing moves without a person who is not there (no `answer`). `past`: what was logged before it goes on,
+    where that does not come by itself. Raises Abandoned, LogError."""
     screen.take_up(session.standing)
+    if session.standing.fanning:
+        screen.take_past(past())
     loop = asyncio.get_running_loop()
     running = asyncio.ensure_future(go())
     asking: asyncio.Future[list[Command]] | None = None
@@ -60,15 +69,16 @@ async def drive(session: Session, go: Callable[[], Awaitable[object]], screen: S
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     try:
-        await running
-        while session.standing.asks and answer is not None:
-            asking = asyncio.ensure_future(_ask_all(session.standing, screen, answer))
-            commands = await _answers(asking, session)
-            asking = None
-            if commands == []:
-                return
-            running = asyncio.ensure_future(session.rest() if commands is None else session.say(*commands))
+        async with screen.watching():
             await running
+            while session.standing.asks and answer is not None:
+                asking = asyncio.ensure_future(_ask_all(session.standing, screen, answer))
+                commands = await _answers(asking, session)
+                asking = None
+                if commands == []:
+                    return
+                running = asyncio.ensure_future(session.rest() if commands is None else session.say(*commands))
+                await running
     except asyncio.CancelledError:
         raise Abandoned from None
     finally:

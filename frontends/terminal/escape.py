@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from functools import lru_cache
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _INVISIBLE = re.compile("[\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
@@ -17,13 +18,30 @@ def safe_line(text: str) -> str:
     return safe(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def columns(text: str) -> int:
+    """How wide a terminal shows a line of safe text."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+@lru_cache(4096)
+def _columns(letter: str) -> int:
+    if unicodedata.east_asian_width(letter) in "WF":
+        return 2
+    # A mark stands over the letter before it, and a joiner between two.
+    return 0 if unicodedata.category(letter) in ("Mn", "Me") or letter in "\u200c\u200d" else 1
+
+
 def shorten(text: str, width: int) -> str:
-    """At most `width` columns; says that something was left out."""
-    columns = 0
+    """At most `width` columns, which is 1 at least; says that something was left out."""
+    if text.isascii():
+        return text if len(text) <= width else text[: width - 1] + "…"
+    used = end = 0
     for index, letter in enumerate(text):
-        columns += 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-        if columns > width:
-            return text[: max(index - 1, 0)] + "…"
+        used += _columns(letter)
+        if used > width:
+            return text[:end] + "…"
+        if used < width:
+            end = index + 1
     return text
 
 

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from eventlog.effects import (
     AdvanceBranch,
+    AskAgent,
     AskUser,
     CallModel,
     CheckMerge,
@@ -19,13 +20,17 @@ from eventlog.effects import (
     RunTool,
     SpawnAgent,
     TakeSnapshot,
+    WakeAgent,
 )
 from eventlog.events import (
+    AgentReported,
+    AgentsChosen,
     Approved,
     Body,
     CallRejected,
     ContextSet,
     Continued,
+    ConversationCut,
     DamageAccepted,
     Denied,
     EffectFinished,
@@ -60,6 +65,8 @@ from eventlog.outcomes import (
     OutcomeUnknown,
     PartOutcome,
     Refused,
+    Report,
+    Silence,
     SnapshotTaken,
     ToolFailed,
     ToolSucceeded,
@@ -93,37 +100,54 @@ def lines_of(event: Event, seen: Seen, actor: AgentId = MAIN) -> list[str]:
         case ContextSet():
             seen.window = body.window
             return [*_context_lines(body), *warning_lines(body)]
-        case FallbackSet():
-            named = f"fallback {safe_line(body.route.model)}" if body.route else "no fallback model"
-            return [named, *warning_lines(body)]
+        case FallbackSet(route=route):
+            return [f"fallback {safe_line(route.model)}" if route else "no fallback model", *warning_lines(body)]
         case EffectStarted():
             seen.started[body.call_id] = body
             seen.began_us[body.call_id] = event.ts_us
             return _started(body)
         case EffectFinished():
-            start = seen.started.pop(body.call_id, None)
-            # The clock may have been set back meanwhile.
-            took = max(event.ts_us - seen.began_us.pop(body.call_id, event.ts_us), 0) / 1e6
-            return _finished(body, start, took, seen)
+            return _ended(body, event.ts_us, seen)
         case CallRejected():
             return [f"  ✗ {body.why}: {safe(body.text)}"]
         case TurnEnded():
             return _turn_lines(body)
-        case Interrupted():
-            return ["■ interrupting"]
-        case Rewound():
-            return [f"↩ back to event {body.to_seq}"]
+        case Interrupted(agent=agent):
+            return ["■ interrupting"] if agent is None else []
+        case Rewound(to_seq=seq):
+            return [f"↩ back to event {seq}"]
         case DamageAccepted():
             return [f"! events {body.first_lost} to {body.last_lost} are lost; the damaged files are in {body.kept_at}"]
         case SessionOpened():
-            resumed = [f"resumed after event {body.recovered_from}"] if body.recovered_from else []
-            return [*resumed, *([TORN_LINE] if body.torn else [])]
+            return _opened_lines(body)
         case FanOutAsked():
             return [f"> {safe(task)}" for task in body.tasks]
+        case AgentsChosen():
+            return _chosen_lines(body)
         case Approved() | Denied() | ModeChosen() | LimitsSet() | Forked() | Continued() | LeaseGranted():
+            return []
+        case AgentReported() | ConversationCut():
+            # A report was shown when it was made.
             return []
         case _:
             assert_never(body)
+
+
+def _ended(body: EffectFinished, ts_us: int, seen: Seen) -> list[str]:
+    start = seen.started.pop(body.call_id, None)
+    # The clock may have been set back meanwhile.
+    took = max(ts_us - seen.began_us.pop(body.call_id, ts_us), 0) / 1e6
+    return _finished(body, start, took, seen)
+
+
+def _opened_lines(body: SessionOpened) -> list[str]:
+    resumed = [f"resumed after event {body.recovered_from}"] if body.recovered_from else []
+    return [*resumed, *([TORN_LINE] if body.torn else [])]
+
+
+def _chosen_lines(body: AgentsChosen) -> list[str]:
+    names = ", ".join(f"{safe_line(one.agent)} ({safe_line(one.defined_in)})" for one in body.agents)
+    return [f"in the background: {names or 'nobody'}"]
 
 
 def _turn_lines(body: TurnEnded) -> list[str]:
@@ -133,7 +157,7 @@ def _turn_lines(body: TurnEnded) -> list[str]:
 def _lines_of_agent(event: Event) -> list[str]:
     """Of an agent's own doings a person reads which tools it uses; the rest comes when it has ended."""
     match event.body:
-        case EffectStarted(effect=RunTool()) as body:
+        case EffectStarted(effect=RunTool(tool=tool)) as body if tool not in ("report", "stay_silent"):
             return [f"  {safe_line(event.actor)} {line}" for line in _started(body)]
         case _:
             return []
@@ -176,6 +200,10 @@ def _started(body: EffectStarted) -> list[str]:
         case SpawnAgent():
             again = f" (round {effect.round})" if effect.round > 1 else ""
             return [f"● agent {safe_line(effect.agent)}{again}: {shorten(safe_line(effect.text), 100)}"]
+        case WakeAgent():
+            return [f"◌ {safe_line(effect.agent)} looks ({', '.join(effect.reasons)})"]
+        case AskAgent():
+            return [f"● ask {safe_line(effect.agent)}: {shorten(safe_line(effect.question), 100)}"]
         case CheckMerge():
             return [f"● check the work of {safe_line(effect.agent)}: {safe_line(effect.command)}"]
         case MakeWorktree() | TakeSnapshot() | RestoreTree() | PrepareMerge() | AdvanceBranch() | RetireAgents():
@@ -224,10 +252,30 @@ def _finished(body: EffectFinished, start: EffectStarted | None, took: float, se
             return [f"  ✓ {safe_line(name)}" for name in outcome.files] or ["  nothing to merge"]
         case Refused():
             return [f"  ✗ {safe(outcome.text)}", *(f"    {safe_line(name)}" for name in outcome.files)]
+        case AgentEnded() if start is not None and isinstance(start.effect, WakeAgent):
+            return _rested(outcome, start.effect, took)
         case AgentEnded() | MergePrepared() | MergeConflicted() | BranchAdvanced() | AgentsRetired():
             return _part_finished(outcome, start, took)
         case _:
             assert_never(outcome)
+
+
+def _rested(outcome: AgentEnded, wake: WakeAgent, took: float) -> list[str]:
+    agent = safe_line(wake.agent)
+    match outcome.said:
+        case Report(text=text, priority=priority, evidence=evidence):
+            shown = safe(text).split("\n")
+            return [
+                f"◆ {agent} reports ({priority}) · {took:.1f} s",
+                *(f"  │ {line}" for line in shown),
+                *(f"  │ - {safe_line(item)}" for item in evidence),
+            ]
+        case Silence(reason=reason):
+            return [f"◌ {agent} has nothing to report: {shorten(safe_line(reason), 100)} · {took:.1f} s"]
+        case None:
+            return [f"◌ {agent} said neither whether it reports nor why not ({outcome.ending}) · {took:.1f} s"]
+        case _:
+            assert_never(outcome.said)
 
 
 def _part_finished(outcome: PartOutcome, start: EffectStarted | None, took: float) -> list[str]:
@@ -268,7 +316,7 @@ def call_line(tool: str, arguments: str) -> str:
     if not isinstance(tree, Mapping):
         tree = {}
     about = next((tree[key] for key in ("command", "path", "pattern", "message", "patch") if key in tree), "")
-    return shorten(f"{tool} {safe_line(str(about))}".strip(), WIDTH)
+    return shorten(safe_line(f"{tool} {about}".strip()), WIDTH)
 
 
 def _size(text: str, exit_code: int | None) -> str:

@@ -107,6 +107,8 @@ class RemoteSession:
         match kind:
             case "event":
                 self.screen.on_event(Event.model_validate(value["event"]))
+            case "past":
+                self.screen.take_past([Event.model_validate(value["event"])])
             case "deltas":
                 for delta in value["deltas"]:
                     self.screen.on_delta(_delta(delta))

@@ -2,17 +2,23 @@
 
 import json
 import sys
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal, TextIO, assert_never
 
 from agent.models.client import Delta, TextDelta
 from agent.standing import Standing
+from configs.places import read_variables
 from eventlog.effects import AskUser
 from eventlog.events import EffectFinished, Event
 from eventlog.ids import MAIN, AgentId, CallId
 from eventlog.outcomes import Cancelled, ModelFailed, ModelReplied
+from eventlog.seams import SystemClock
+from frontends.terminal.bottom import Bottom, can_redraw, size_of
 from frontends.terminal.escape import safe, safe_line
 from frontends.terminal.lines import Seen, lines_of, question_lines, warning_lines
+from frontends.terminal.live import LiveTable
 
 Format = Literal["text", "json", "stream-json"]
 
@@ -30,11 +36,15 @@ class Screen:
     streamed: bool = False
     held: list[str] = field(default_factory=list)
     """Lines of what happened while a reply was being written: they stand behind it, not in it."""
+    table: LiveTable | None = None
+    """In text, where a person watches: the agents of a fan-out, below all that is printed."""
 
     def on_event(self, event: Event) -> None:
         match self.format:
             case "text":
-                self._print_lines(event)
+                self._print_lines(event, self.table.take(event) if self.table is not None else [])
+                if self.table is not None:
+                    self.table.draw()
             case "stream-json":
                 self._write(event.model_dump_json() + "\n")
             case "json":
@@ -43,6 +53,16 @@ class Screen:
                     print(line, file=sys.stderr, flush=True)
             case _:
                 assert_never(self.format)
+
+    def take_past(self, events: Iterable[Event]) -> None:
+        """From before what is to be shown, where a fan-out is under way since."""
+        if self.table is not None:
+            for event in events:
+                self.table.take_past(event)
+
+    def watching(self) -> AbstractAsyncContextManager[None]:
+        """Around a session that goes on: what is shown of it keeps up with the time and the terminal."""
+        return self.table.ticking() if self.table is not None else nullcontext()
 
     def on_delta(self, delta: Delta) -> None:
         if self.format == "text" and self.out.isatty() and isinstance(delta, TextDelta) and delta.text:
@@ -83,8 +103,8 @@ class Screen:
         if files and not standing.merged and standing.worktree is not None:
             self.say(f"see it: thalia diff {self.session}    take it: thalia merge {self.session}")
 
-    def _print_lines(self, event: Event) -> None:
-        lines = lines_of(event, self.seen, self.actor)
+    def _print_lines(self, event: Event, before: Sequence[str]) -> None:
+        lines = [*before, *lines_of(event, self.seen, self.actor)]
         if self.streamed:
             body = event.body
             own = event.actor == self.actor
@@ -96,12 +116,22 @@ class Screen:
             # Of a whole reply the text stands there already.
             lines = [*(lines[-1:] if isinstance(outcome, ModelReplied) else lines), *self.held]
             self.streamed, self.held = False, []
-        for line in lines:
-            self._write(line + "\n")
+        self._write("".join(f"{line}\n" for line in lines))
 
     def _write(self, text: str) -> None:
-        self.out.write(text)
-        self.out.flush()
+        if self.table is not None:
+            self.table.write(text)
+        else:
+            self.out.write(text)
+            self.out.flush()
+
+
+def make_screen(session: str, format: Format, actor: AgentId = MAIN) -> Screen:
+    """On the standard output, with a table of agents where that shows all of a session and can be redrawn."""
+    out, screen = sys.stdout, Screen(session, format, actor=actor)
+    if format == "text" and actor == MAIN and can_redraw(out, read_variables()):
+        screen.table = LiveTable(Bottom(out, lambda: size_of(out)), SystemClock())
+    return screen
 
 
 def summarize(session: str, standing: Standing, exit_code: int) -> dict[str, object]:

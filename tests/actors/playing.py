@@ -16,7 +16,7 @@ from actors.files import SessionFiles
 from actors.history import Verified, verify
 from actors.local import Go, Run, merge_session, run_new, run_resumed
 from actors.sessions import Options
-from agent.apply import fold_events
+from agent.folding import fold_events
 from agent.models.client import Delta
 from agent.models.requests import build_request
 from agent.models.script_player import DIALECTS

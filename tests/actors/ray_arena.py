@@ -7,15 +7,17 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from actors.head import Head, HeadFiles, HeadSize, end_head, start_head
+from actors.head import Head, end_head, start_head
+from actors.ray_command import ALONE, HeadFiles, HeadSize, Reach
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BOOT = "import sys; sys.path.append(sys.argv[1]); from tests.actors import ray_drivers; ray_drivers.main(sys.argv[2:])"
@@ -48,16 +50,28 @@ async def running_head(
 
 
 @contextmanager
-def module_head(size: HeadSize | None = None) -> Iterator[Head]:
+def module_head(
+    size: HeadSize | None = None, reach: Reach = ALONE, environment: Mapping[str, str] | None = None
+) -> Iterator[Head]:
     """For a fixture of module scope: it has a loop of its own, which stands still while tests run."""
 
     with short_folder() as files, asyncio.Runner() as runner:
-        head = runner.run(start_head(files, os.environ, size))
+        head = runner.run(start_head(files, environment or os.environ, size, reach))
         try:
             runner.run(head.wait_ready())
             yield head
         finally:
             runner.run(head.stop())
+
+
+def free_ports() -> int:
+    """The first of some that nobody uses, below those that the system gives out by itself."""
+    for first in range(20_000 + os.getpid() % 100 * 100, 32_000, 100):
+        with suppress(OSError), ExitStack() as held:
+            for port in range(first, first + 4):
+                held.enter_context(socket.socket(socket.AF_INET)).bind(("0.0.0.0", port))
+            return first
+    raise OSError("no ports are free")
 
 
 def drive(head: Head, driver: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Any:

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import os
+import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from actors.greeting import KEY, SPACE
 from actors.head import HeadError, HeadFiles, connect, marked
 from processes import tree
 
@@ -20,7 +22,12 @@ def main(arguments: Sequence[str]) -> None:
         connect(address, HeadFiles(Path(folder)))
     except HeadError as error:
         sys.exit(str(error))
-    print(json.dumps(DRIVERS[driver](*rest)))
+    result = DRIVERS[driver](*rest)
+    import ray
+
+    # Until then Ray may print what became of a node.
+    ray.shutdown()
+    print(json.dumps(result))
 
 
 def actor(of: type, **options: Any) -> Any:
@@ -130,6 +137,149 @@ def what_is_visible() -> str | None:
     return ray.get(actor(Eyes).visible.remote(), timeout=30)
 
 
+def open_ways(near: str, far: str, number: str) -> None:
+    """From the node that is labelled, to sessions s0, s1, … on the head's."""
+    from actors.ways import open_way
+
+    async def open_all() -> None:
+        for each in range(int(number)):
+            await open_way(f"s{each}", _far_node(), Path(near), Path(far))
+
+    asyncio.run(open_all())
+
+
+def close_way(session: str) -> None:
+    from actors import ways
+
+    asyncio.run(ways.close_way(session, _far_node()))
+
+
+def ask_ways(near: str, far: str) -> dict[str, Any]:
+    """What is said against opening ways, and what the far side answers to what nobody should ask."""
+    import ray
+
+    from actors.ways import NoWay, open_way
+
+    async def reopen(session: str) -> str | None:
+        try:
+            await open_way(session, _far_node(), Path(near), Path(far))
+        except NoWay as error:
+            return str(error)
+        return None
+
+    async def reopen_both() -> dict[str, Any]:
+        return {"taken": await reopen("taken"), "open": await reopen("s0")}
+
+    side: Any = ray.get_actor("far-door")
+    sent, asked, replaced = (ray.get(side.open.remote(name)) for name in ("one", "two", "three"))
+    new = ray.get(side.open.remote("three"))
+    waiting = side.receive.remote(asked, 1)
+    calls = {
+        "sent": [*(side.send.remote(sent, 1, b"") for _ in range(2)), side.ping.remote(sent)],
+        "received": [side.receive.remote(asked, 1), waiting],
+        "replaced": [side.ping.remote(replaced), side.ping.remote(new)],
+    }
+    answers: dict[str, Any] = {name: ray.get(each, timeout=30) for name, each in calls.items()}
+    answers["received"] = [answer.decode() for answer in answers["received"]]
+    ray.get(side.send.remote(new, 1, struct.pack(">IBI", 1, 0, 10) + b"../outside"))
+    first: Any = ray.get(side.receive.remote(new, 1), timeout=30)
+    ray.get(side.close.remote(new))
+    return {**answers, **asyncio.run(reopen_both()), "outside": first.hex()}
+
+
+def _far_node() -> str:
+    import ray
+
+    (node,) = [each["NodeID"] for each in ray.nodes() if each["Labels"].get("far")]
+    return node
+
+
+def refusals(*versions: str) -> list[str | None]:
+    """Why this machine would not become a node of a head that tells each of these (THALIA or THALIA/RAY)."""
+    from ray.experimental.internal_kv import internal_kv_get_gcs_client
+
+    from actors.joining import check_head
+
+    store: Any = internal_kv_get_gcs_client()
+    known = store.internal_kv_get(b"CLUSTER_METADATA", b"cluster")
+    address, token = store.address, Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text()
+
+    def tell(thalia: str, ray_version: str) -> str | None:
+        told = json.dumps({**json.loads(known), **({"ray_version": ray_version} if ray_version else {})})
+        store.internal_kv_put(b"CLUSTER_METADATA", told.encode(), True, b"cluster")
+        store.internal_kv_put(KEY, thalia.encode(), True, SPACE)
+        try:
+            asyncio.run(check_head(address, token, thalia=True, announce_s=0.1))
+        except HeadError as error:
+            return str(error)
+        return None
+
+    try:
+        return [tell(*version.partition("/")[::2]) for version in versions]
+    finally:
+        store.internal_kv_put(b"CLUSTER_METADATA", known, True, b"cluster")
+
+
+class Reporter:
+    """Takes what our detached actors take, and says on which node it is."""
+
+    def __init__(self, state_folder: str) -> None:
+        self.state_folder = state_folder
+
+    def where(self) -> list[str]:
+        import ray
+
+        return [ray.get_runtime_context().get_node_id(), os.environ["THALIA_HEAD"]]
+
+
+def list_nodes() -> list[dict[str, Any]]:
+    from actors.membership import as_rows, list_members
+
+    return as_rows(list_members(time.time_ns() // 1000))
+
+
+def place_each(*wishes: str) -> list[Any]:
+    """For each wish (labels, JSON) the node that is chosen, and what an actor that is created there says itself."""
+    import ray
+
+    from actors import detached
+    from actors.membership import list_members
+    from actors.placing import place
+
+    nodes = [member.as_node() for member in list_members(time.time_ns() // 1000)]
+    actor_class: Any = ray.remote(Reporter)
+    own = ray.get_runtime_context().get_node_id()
+    chosen = [place(nodes, own, json.loads(labels)) for labels in wishes]
+    made = [
+        detached.create(actor_class, detached.new_name("agent-"), Path("/state"), max_restarts=0, node=node)
+        for node in chosen
+    ]
+    said = ray.get([actor.where.remote() for actor in made], timeout=30)
+    return [[node, *where] for node, where in zip(chosen, said, strict=True)]
+
+
+def wait_lost(node: str) -> list[Any]:
+    """The node as it is listed once it is lost, and what becomes of an actor that is to be there all the same."""
+    import ray
+
+    from actors import detached
+
+    give_up = time.monotonic() + 30
+    while (row := next(row for row in list_nodes() if row["id"] == node))["state"] == "alive":
+        assert time.monotonic() < give_up, row
+        time.sleep(0.05)
+
+    async def ask() -> str:
+        actor_class: Any = ray.remote(Reporter)
+        made = detached.create(actor_class, detached.new_name("agent-"), Path("/state"), max_restarts=-1, node=node)
+        try:
+            return (await detached.ask(made.where.remote(), 30))[0]
+        except detached.WorkerLost as error:
+            return type(error).__name__
+
+    return [row, asyncio.run(ask())]
+
+
 DRIVERS: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
@@ -140,5 +290,12 @@ DRIVERS: dict[str, Callable[..., Any]] = {
         seat,
         sits_within_a_second,
         what_is_visible,
+        refusals,
+        list_nodes,
+        place_each,
+        wait_lost,
+        open_ways,
+        close_way,
+        ask_ways,
     )
 }

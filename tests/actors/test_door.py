@@ -15,7 +15,7 @@ from door_visits import SCOUT, House, Visitor, append, as_json, open_house, said
 from actors.door import Door
 from actors.frames import HEAD, LIMIT, FrameError, encode, split
 from actors.sockets import CannotListen
-from agent.apply import fold_events
+from agent.folding import fold_events
 from agent.models.client import ReasoningDelta, TextDelta, ToolCallStarted
 from eventlog.effects import CallModel
 from eventlog.events import Draft, EffectStarted, LeaseGranted, UserSaid

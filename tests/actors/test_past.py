@@ -10,7 +10,7 @@ from actors.branching import rewind
 from actors.building import CannotStart
 from actors.coordinator import Coordinator
 from actors.history import Difference, ReplayError, Verified, checkout_at, verify
-from agent.apply import fold_events
+from agent.folding import fold_events
 from eventlog.anchor import Anchor, Head
 from eventlog.codec import GENESIS, chain
 from eventlog.database import Database, Row

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from actors.local import Run, run_new, run_resumed
-from agent.apply import apply, fold_events
+from agent.apply import apply
+from agent.folding import fold_events
 from agent.models.requests import build_request
 from agent.models.server import ModelServer
 from agent.models.wires import WIRES

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from actors.restarting import restore_first
-from agent.apply import TORN_TEXT, fold_events
+from agent.apply import TORN_TEXT
 from agent.fakes import ScriptedWorld
+from agent.folding import fold_events
 from agent.loop import Loop
 from agent.state import State
 from eventlog.effects import RestoreTree, RunTool

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from agent.apply import apply
 from agent.decide import Ask, Plan, Reject, Start, decide
 from agent.state import PendingCall, State
+from agent.tools.schemas import SAYING, TOOLS, tools_json
 from eventlog.effects import AskUser, CallModel, Effect, EffectClass, MakeWorktree, RunTool
 from eventlog.events import (
     Body,
@@ -13,18 +14,23 @@ from eventlog.events import (
     ContextSet,
     EffectFinished,
     EffectStarted,
+    Event,
     Interrupted,
     LimitsSet,
     ModeChosen,
     UserSaid,
 )
-from eventlog.ids import CallId, CommandId, Commit, Digest
+from eventlog.ids import MAIN, CallId, CommandId, Commit, Digest, SessionId
 from eventlog.messages import AssistantMessage, TextPart, ToolCall, Usage
 from eventlog.outcomes import ModelReplied, Outcome, SnapshotTaken, ToolSucceeded, WorktreeReady
 
 CONTEXT = ContextSet(
     builder="chat/1", model="p/m", wire_model="m", system="Be good.", tools="[]", parameters="{}", window=1000
 )
+FULL_CONTEXT = CONTEXT.model_copy(
+    update={"tools": tools_json(tool.name for tool in TOOLS if tool.name not in (*SAYING, "ask_agent"))}
+)
+"""With the tools of a main agent that has no others in the background."""
 BASE = Commit("b" * 40)
 CLASSES: Mapping[str, EffectClass] = {"read": "read", "edit": "edit", "shell": "command", "commit": "commit"}
 
@@ -37,6 +43,8 @@ class PlainPlanner:
     rejects: frozenset[str] = frozenset()
     reserved_usd: float = 0.0
     planned: list[CallId] = field(default_factory=list)
+    differences: Mapping[tuple[Commit, Commit], tuple[str, ...]] = field(default_factory=dict)
+    """Paths that differ between two commits."""
 
     def plan_tool(self, state: State, call: PendingCall) -> Plan:
         self.planned.append(call.call.id)
@@ -57,6 +65,9 @@ class PlainPlanner:
 
     def confines(self, state: State) -> bool:
         return True
+
+    def changed_between(self, before: Commit, after: Commit) -> tuple[str, ...]:
+        return self.differences.get((before, after), ())
 
     def now_s(self) -> int:
         return 1_800_000_000
@@ -140,6 +151,15 @@ def fold_bodies(bodies: Sequence[Body], state: State | None = None) -> State:
     for body in bodies:
         state = apply(state or State(), body)
     return state or State()
+
+
+def stored(bodies: Sequence[Body]) -> list[Event]:
+    """As a log of the main agent alone holds them, from seq 1."""
+    common = {"session": SessionId("s"), "epoch": 1, "actor": MAIN, "lease": 1, "version": 1}
+    return [
+        Event(seq=seq, ts_us=seq, actor_seq=None, causation=None, body=body, **common)
+        for seq, body in enumerate(bodies, 1)
+    ]
 
 
 def asked_for(*tools: str, opening: Sequence[Body] = OPENING) -> State:

@@ -8,13 +8,14 @@ from agent.decide import Plan, Start, decide
 from agent.fanning import make_fan
 from agent.state import PendingCall, State
 from eventlog.effects import Effect, FanOut
-from eventlog.events import Body, EffectFinished, EffectStarted, Event, FanOutAsked, TurnEnded
-from eventlog.ids import MAIN, CallId, CommandId, Commit, SessionId
+from eventlog.events import Body, EffectFinished, EffectStarted, FanOutAsked, TurnEnded
+from eventlog.ids import CallId, CommandId, Commit
 from eventlog.messages import ToolMessage
 from eventlog.outcomes import (
     AgentEnded,
     AgentsRetired,
     BranchAdvanced,
+    Cancelled,
     Ending,
     MergeConflicted,
     MergePrepared,
@@ -24,6 +25,7 @@ from eventlog.outcomes import (
 from tests.agent.core_bodies import OPENING, PlainPlanner, done, finished, model_call, replied, started, taken
 
 CHECK = "make test"
+CUT = Cancelled(text="", started=True)
 AT_REST: tuple[Body, ...] = OPENING[:-1]
 """A session with a worktree in which nobody has said anything."""
 
@@ -150,11 +152,3 @@ def by_model(*tools: str, planner: FanPlanner | None = None, opening: Sequence[B
     room = Room(planner or FanPlanner())
     room.put(*opening, started("c1", model_call()), finished("c1", replied(*(tools or ("fan_out",)), cost=0.0)))
     return room
-
-
-def stored(bodies: Sequence[Body]) -> list[Event]:
-    common = {"session": SessionId("s"), "epoch": 1, "actor": MAIN, "lease": 1, "version": 1}
-    return [
-        Event(seq=seq, ts_us=seq, actor_seq=None, causation=None, body=body, **common)
-        for seq, body in enumerate(bodies, 1)
-    ]

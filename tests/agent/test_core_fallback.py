@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agent.apply import fold_events
+from agent.folding import fold_events
 from agent.state import State
 from eventlog.effects import CallModel
 from eventlog.events import (
@@ -10,13 +10,12 @@ from eventlog.events import (
     ContextSet,
     Continued,
     EffectStarted,
-    Event,
     FallbackSet,
     ModelRoute,
     Rewound,
     TurnEnded,
 )
-from eventlog.ids import MAIN, CommandId, SessionId
+from eventlog.ids import CommandId
 from eventlog.outcomes import AttemptLost, ModelFailed
 from tests.agent.core_bodies import (
     CONTEXT,
@@ -32,6 +31,7 @@ from tests.agent.core_bodies import (
     replied,
     said,
     started,
+    stored,
 )
 
 ROUTE = ModelRoute(
@@ -137,7 +137,7 @@ def test_an_interrupted_turn_asks_nobody_else() -> None:
 def test_a_log_that_ends_with_the_failure_decides_as_the_living_session_did() -> None:
     bodies = [*BEGUN, finished("c1", REFUSED)]
     _, lived = after(bodies)
-    _, resumed = go_on(fold_events(logged(bodies)), PlainPlanner())
+    _, resumed = go_on(fold_events(stored(bodies)), PlainPlanner())
     assert resumed == lived
 
 
@@ -151,14 +151,4 @@ def test_a_call_of_the_fallback_that_a_crash_took_is_made_again_with_the_fallbac
 def test_a_rewind_keeps_the_fallback_of_the_present() -> None:
     bodies: list[Body] = [*OPENING, started("c1", model_call()), finished("c1", replied(text="Done.")), SPARE]
     back = Rewound(to_seq=len(OPENING), saved=None, restored=None)
-    assert fold_events(logged([*bodies, back])).fallback == ROUTE
-
-
-def logged(bodies: Sequence[Body]) -> list[Event]:
-    return [
-        Event(
-            seq=seq, ts_us=seq, session=SessionId("s"), epoch=1, actor=MAIN, lease=1, actor_seq=None, causation=None,
-            version=1, body=body,
-        )
-        for seq, body in enumerate(bodies, 1)
-    ]  # fmt: skip
+    assert fold_events(stored([*bodies, back])).fallback == ROUTE

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from agent.apply import fold_events
 from agent.fans import MAX_LOST, MAX_ROUNDS
+from agent.folding import fold_events
 from agent.recovery import Ended, Evidence, NeverBegan, StillRuns, Unseen, Vanished, settle_all
 from agent.state import OpenEffect, State
 from eventlog.effects import (
@@ -38,10 +38,22 @@ from eventlog.outcomes import (
     ToolFailed,
     ToolSucceeded,
 )
-from tests.agent.core_bodies import BASE, done, finished, fold_bodies, interrupted, limits, replied, said, started
+from tests.agent.core_bodies import (
+    BASE,
+    done,
+    finished,
+    fold_bodies,
+    interrupted,
+    limits,
+    replied,
+    said,
+    started,
+    stored,
+)
 from tests.agent.core_fans import (
     AT_REST,
     CHECK,
+    CUT,
     FanPlanner,
     Room,
     asked,
@@ -49,7 +61,6 @@ from tests.agent.core_fans import (
     commit,
     conflicted,
     red,
-    stored,
     worked,
 )
 
@@ -272,7 +283,6 @@ class Simulation(Room):
         return self.random.choice(seen)
 
     def _outcome(self, call: str) -> Outcome:
-        cut = Cancelled(text="", started=True)
         match self.effect(call):
             case SpawnAgent(agent=agent):
                 return self._work(agent)
@@ -282,7 +292,7 @@ class Simulation(Room):
             case CheckMerge():
                 lost, unknown = AttemptLost(evidence="gone"), OutcomeUnknown(evidence="gone")
                 bad = ((50, red()), (5, lost), (2, unknown), (2, ToolFailed(text="No shell.")))
-                return cut if self.watch.interrupted else self._one_of((40, done()), *bad)
+                return CUT if self.watch.interrupted else self._one_of((40, done()), *bad)
             case AdvanceBranch(commit=merge):
                 return self._one_of((92, BranchAdvanced(commit=merge)), (8, Refused(text="It was moved.")))
             case RetireAgents():

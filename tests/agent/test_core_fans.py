@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.apply import fold_events
 from agent.fanning import MAX_JOBS
 from agent.fans import OUTPUT_TAIL
+from agent.folding import fold_events
 from eventlog.effects import (
     AdvanceBranch,
     CheckMerge,
@@ -47,12 +47,14 @@ from tests.agent.core_bodies import (
     ready,
     replied,
     started,
+    stored,
     taken,
     tool,
 )
 from tests.agent.core_fans import (
     AT_REST,
     CHECK,
+    CUT,
     FanPlanner,
     Room,
     asked,
@@ -61,11 +63,8 @@ from tests.agent.core_fans import (
     commit,
     conflicted,
     red,
-    stored,
     worked,
 )
-
-CUT = Cancelled(text="", started=True)
 
 
 def test_a_call_of_the_model_gives_each_task_to_an_agent_and_gets_one_result() -> None:
@@ -294,8 +293,7 @@ def test_where_the_branch_was_moved_by_others_the_next_is_merged_onto_what_was_m
     room.end("f1-2_r1", worked("2"))
     room.end("f1-1_m1", MergePrepared(commit=commit("5")))
     assert room.end("f1-1_a1", Refused(text="It was moved.")) == ["f1-2_m1"]
-    merge = room.effect("f1-2_m1")
-    assert isinstance(merge, PrepareMerge) and merge.onto == BASE
+    assert isinstance(merge := room.effect("f1-2_m1"), PrepareMerge) and merge.onto == BASE
 
 
 @pytest.mark.parametrize(("budget", "share"), [(None, None), (10.0, 2.0), (4.0, 0.0)])

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent.apply import fold_events
 from agent.fakes import ScriptedWorld
+from agent.folding import fold_events
 from agent.loop import Loop
 from agent.recovery import FilesAfter, Vanished
 from agent.state import State

@@ -19,7 +19,18 @@ from eventlog.ids import MAIN, CallId, Commit, Digest
 from eventlog.messages import ToolCall
 from eventlog.outcomes import Cancelled, Conflicted, OutcomeUnknown, ToolFailed, ToolSucceeded, WorktreeReady
 from eventlog.seams import FixedClock
-from tests.agent.core_bodies import BASE, CONTEXT, finished, fold_bodies, limits, mode, said, started, tool
+from tests.agent.core_bodies import (
+    BASE,
+    CONTEXT,
+    FULL_CONTEXT,
+    finished,
+    fold_bodies,
+    limits,
+    mode,
+    said,
+    started,
+    tool,
+)
 from tests.agent.core_bodies import MAKE as MAKE_WORKTREE
 
 
@@ -40,7 +51,7 @@ class Room:
 
     def state(self, name: str = "auto", attended: bool = False, sandbox: str = "workspace-write") -> State:
         ready = WorktreeReady(path=str(self.worktree), base=BASE)
-        opening = (CONTEXT, mode(name, attended, sandbox), started("w1", MAKE_WORKTREE), finished("w1", ready))
+        opening = (FULL_CONTEXT, mode(name, attended, sandbox), started("w1", MAKE_WORKTREE), finished("w1", ready))
         return fold_bodies([*opening, said("Do it.")])
 
     def plan(self, name: str, arguments: object, state: State | None = None, **call: object) -> Plan:

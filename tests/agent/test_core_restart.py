@@ -2,7 +2,8 @@
 
 import pytest
 
-from agent.apply import TORN_TEXT, rewind
+from agent.apply import TORN_TEXT
+from agent.folding import rewind
 from agent.recovery import CarryOn, Ended, Finish, NeverBegan, settle
 from agent.state import State
 from eventlog.effects import RestoreTree, TakeSnapshot

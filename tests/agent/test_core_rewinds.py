@@ -4,19 +4,11 @@ from random import Random
 
 import pytest
 
-from agent.apply import apply, fold_events, rewind
+from agent.apply import apply
+from agent.folding import fold_events, rewind
 from agent.state import State
 from eventlog.events import Body, Event, Rewound
-from eventlog.ids import MAIN, SessionId
-from tests.agent.core_bodies import OPENING, finished, model_call, replied, said, started
-
-
-def events(bodies: list[Body]) -> list[Event]:
-    common = {"session": SessionId("s"), "epoch": 1, "actor": MAIN, "lease": 1, "version": 1}
-    return [
-        Event(seq=seq, ts_us=seq, actor_seq=None, causation=None, body=body, **common)
-        for seq, body in enumerate(bodies, 1)
-    ]
+from tests.agent.core_bodies import OPENING, finished, model_call, replied, said, started, stored
 
 
 def by_definition(past: list[Event]) -> State:
@@ -48,8 +40,8 @@ def test_rewinds_in_one_pass_are_the_rewinds_by_definition(seed: int) -> None:
         story += turn(number)
         if random.random() < 0.7:
             story.append(back(random.randint(1, len(story))))
-    story = events(story)
-    assert fold_events(story) == by_definition(story)
+    past = stored(story)
+    assert fold_events(past) == by_definition(past)
 
 
 @pytest.mark.timeout(30)
@@ -58,4 +50,4 @@ def test_two_hundred_rewinds_each_to_the_event_before_it_are_known_again_at_once
     for number in range(2, 202):
         story += turn(number)
         story.append(back(len(story)))
-    assert fold_events(events(story)).model_calls == 200
+    assert fold_events(stored(story)).model_calls == 200

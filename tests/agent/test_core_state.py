@@ -2,10 +2,10 @@
 
 import pytest
 
-from agent.apply import fold_events
+from agent.folding import fold_events
 from agent.state import State
-from eventlog.events import Approved, Body, CallRejected, Continued, Denied, Event, Forked, Rewound, TurnEnded
-from eventlog.ids import MAIN, CallId, CommandId, Commit, Digest, SessionId
+from eventlog.events import Approved, Body, CallRejected, Continued, Denied, Forked, Rewound, TurnEnded
+from eventlog.ids import CallId, CommandId, Commit, Digest, SessionId
 from eventlog.messages import AssistantMessage, ToolMessage, UserMessage
 from eventlog.outcomes import (
     AttemptLost,
@@ -29,19 +29,10 @@ from tests.agent.core_bodies import (
     replied,
     said,
     started,
+    stored,
     taken,
     tool,
 )
-
-
-def events(bodies: list[Body]) -> list[Event]:
-    return [
-        Event(
-            seq=seq, ts_us=seq, session=SessionId("s"), epoch=1, actor=MAIN, lease=1, actor_seq=None, causation=None,
-            version=1, body=body,
-        )
-        for seq, body in enumerate(bodies, 1)
-    ]  # fmt: skip
 
 
 def shape(state: State) -> list[str]:
@@ -76,13 +67,13 @@ STORY: list[Body] = [
 
 
 def test_two_folds_of_the_same_events_are_equal() -> None:
-    story = events(STORY)
+    story = stored(STORY)
     assert fold_events(story) == fold_events(story)
     assert fold_events(story).ending == TurnEnded(ending="done", text="Done.")
 
 
 def test_a_fold_goes_on_from_any_of_its_states() -> None:
-    story = events(STORY)
+    story = stored(STORY)
     for cut in range(len(story)):
         assert fold_events(story[cut:], fold_events(story[:cut])) == fold_events(story)
 
@@ -232,7 +223,7 @@ def test_a_lost_tool_waits_again_and_remembers_its_effect() -> None:
 
 def rewound(to: int, story: list[Body]) -> State:
     body = Rewound(to_seq=to, saved=Commit("a" * 40), restored=Commit("f" * 40))
-    return fold_events(events([*story, body]))
+    return fold_events(stored([*story, body]))
 
 
 def test_rewinding_takes_the_conversation_back_and_keeps_the_money() -> None:
@@ -255,7 +246,7 @@ def test_command_ids_stay_used_after_a_rewind() -> None:
 
 
 def test_a_second_rewind_counts_from_what_the_first_one_left() -> None:
-    story = events([*STORY, Rewound(to_seq=len(OPENING), saved=None, restored=None), said("Other way.", "u9"),
+    story = stored([*STORY, Rewound(to_seq=len(OPENING), saved=None, restored=None), said("Other way.", "u9"),
                     Rewound(to_seq=len(STORY) + 1, saved=None, restored=None)])  # fmt: skip
     assert shape(fold_events(story)) == ["user:Do it."]
 

@@ -161,7 +161,7 @@ def test_a_star_means_all_tools(tools: str) -> None:
 
 
 def test_what_another_program_forbids_is_not_given() -> None:
-    every = tuple(tool.name for tool in TOOLS)
+    every = tuple(tool.name for tool in TOOLS if tool.name not in ("report", "stay_silent", "fan_out", "ask_agent"))
     left = tuple(name for name in every if name not in ("edit", "apply_patch", "shell"))
     assert parsed(define("disallowedTools: Edit, Bash(rm:*), WebFetch")).tools == left
     assert parsed(define("tools: Read, Write, Bash", "disallowedTools: [Write]")).tools == ("read", "shell")

@@ -2,75 +2,17 @@
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from agent.fanning import make_fan
-from agent.roster import AgentLine, list_agents
+from agent.roster import AgentLine, Roster, list_agents
 from eventlog.effects import CallModel, RunTool
-from eventlog.events import Body, Event, Forked, Interrupted, Rewound
-from eventlog.ids import MAIN, AgentId, CallId, CommandId, SessionId
+from eventlog.events import Event, Forked, Interrupted, Rewound
+from eventlog.ids import AgentId, CallId, CommandId, SessionId
 from eventlog.messages import Usage
 from eventlog.outcomes import AgentsRetired, AttemptLost, BranchAdvanced, MergePrepared, Refused
-from tests.agent.core_bodies import (
-    CONTEXT,
-    MAKE,
-    OPENING,
-    done,
-    finished,
-    model_call,
-    ready,
-    replied,
-    said,
-    started,
-    tool,
-)
+from tests.agent.core_bodies import OPENING, done, finished, model_call, replied, started, tool
+from tests.agent.core_book import SECOND, Book, begun
 from tests.agent.core_fans import FanPlanner, Room, asked, by_model, by_person, commit, conflicted, red, worked
-
-SECOND = 1_000_000
-
-
-@dataclass(slots=True)
-class Book:
-    """A session's log, one event a second: what its main agent decides in a room, and what its agents say."""
-
-    room: Room
-    events: list[Event] = field(default_factory=list)
-    copied: int = 0
-
-    @property
-    def lines(self) -> tuple[AgentLine, ...]:
-        self._copy()
-        return list_agents(iter(self.events))
-
-    def agent(self, name: str, *bodies: Body) -> None:
-        self._copy()
-        self._write(AgentId(name), *bodies)
-
-    def main(self, *bodies: Body) -> None:
-        """Past the room: what no decision follows from."""
-        self._copy()
-        self._write(MAIN, *bodies)
-
-    def _copy(self) -> None:
-        self._write(MAIN, *self.room.story[self.copied :])
-        self.copied = len(self.room.story)
-
-    def _write(self, actor: AgentId, *bodies: Body) -> None:
-        common = {"session": SessionId("s"), "epoch": 1, "lease": 1, "actor_seq": None, "causation": None, "version": 1}
-        for body in bodies:
-            seq = len(self.events) + 1
-            self.events.append(Event(seq=seq, ts_us=seq * SECOND, actor=actor, body=body, **common))
-
-
-def begun(name: str, path: str = "/w1") -> tuple[Body, ...]:
-    """An agent that has its worktree and its task, and asks the model."""
-    return (
-        CONTEXT,
-        started("w1", MAKE),
-        finished("w1", ready(path)),
-        said("one", f"{name}.1"),
-        started("c1", model_call()),
-    )
 
 
 def test_a_session_without_a_fan_out_has_no_agents() -> None:
@@ -245,3 +187,62 @@ def test_no_event_is_kept() -> None:
 
     assert len(list_agents(fresh())) == 2
     assert most <= 1
+
+
+def test_when_an_agent_began_and_when_it_was_at_its_end_is_known() -> None:
+    book = Book(by_person(jobs=1))
+    first = len(book.room.story)
+    assert [(line.began_us, line.ended_us) for line in book.lines] == [(first * SECOND, None), (None, None)]
+    book.agent("f1-1", *begun("f1-1"))
+    book.room.merge("f1-1", "5")
+    one, two = book.lines
+    merged = one.ended_us
+    assert one.began_us == first * SECOND and merged is not None and merged > first * SECOND
+    assert two.began_us is not None and two.began_us > first * SECOND and two.ended_us is None
+    book.room.put(Interrupted(id=CommandId("stop")))
+    book.room.end("f1-2_r1", worked("2", "interrupted", "Interrupted."))
+    book.room.end("f1_end", AgentsRetired())
+    one, two = book.lines
+    ended = [event.ts_us for event in book.events if getattr(event.body, "call_id", "") == "f1"][-1]
+    assert one.ended_us == merged, "not when the others were"
+    assert two.stage == "stopped" and two.ended_us is not None and merged < two.ended_us <= ended
+
+
+def test_whoever_never_began_is_at_its_end_with_the_fan_out() -> None:
+    book = Book(by_person(jobs=1))
+    book.room.put(Interrupted(id=CommandId("stop")))
+    book.room.end("f1-1_r1", worked(None, "interrupted", "Interrupted."))
+    book.room.end("f1_end", AgentsRetired())
+    _, two = book.lines
+    assert (two.stage, two.began_us) == ("stopped", None) and two.ended_us is not None
+
+
+def test_events_can_be_taken_one_after_the_other_from_where_no_fan_out_was_under_way() -> None:
+    book = Book(by_person("one"))
+    book.room.merge("f1-1", "1")
+    book.room.close("1")
+    past = len(book.log)
+    book.room.put(asked("two", "three", id="g"))
+    roster, under_way = Roster(), []
+    for event in book.log[past:]:
+        roster.take(event)
+        under_way.append(roster.under_way)
+    assert under_way[0] is None and roster.under_way is not None
+    assert (
+        [line.task for line in roster.lines(roster.under_way)]
+        == ["two", "three"]
+        == [line.task for line in roster.lines()]
+    )
+
+
+def test_the_agents_of_one_fan_out_can_be_asked_for() -> None:
+    book = Book(by_person("one"))
+    book.room.merge("f1-1", "1")
+    book.room.close("1")
+    book.room.put(asked("two", "three", id="g"))
+    roster = Roster()
+    for event in book.log:
+        roster.take(event)
+    assert roster.under_way == "f2"
+    assert [line.agent for line in roster.lines(CallId("f1"))] == ["f1-1"]
+    assert [line.agent for line in roster.lines(CallId("f2"))] == ["f2-1", "f2-2"]

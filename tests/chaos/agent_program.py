@@ -20,7 +20,7 @@ from actors.files import SessionFiles
 from actors.models import Models
 from actors.remote_log import RemoteLog
 from actors.world import LocalWorld
-from agent.apply import fold_events
+from agent.folding import fold_events
 from agent.loop import Loop
 from agent.models.requests import RequestCache
 from agent.planning import Surroundings, ToolPlanner

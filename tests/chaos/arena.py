@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from agent.apply import fold_events
+from agent.folding import fold_events
 from eventlog.events import EffectFinished, EffectStarted, Event
 from eventlog.opening import read_log
 from eventlog.outcomes import OutcomeUnknown, ToolFailed

@@ -14,13 +14,24 @@ from actors.fan_files import CHECK
 from actors.files import AGENT_MARK
 from actors.history import verify
 from actors.past import Past
-from agent.apply import apply, fold_events
+from agent.apply import apply
+from agent.folding import fold_events
 from agent.state import State
 from eventlog.anchor import Head, read_anchor
 from eventlog.checking import open_copy
 from eventlog.codec import GENESIS
-from eventlog.effects import AdvanceBranch, AskUser, CheckMerge, MakeWorktree, RestoreTree, RunTool, SpawnAgent
+from eventlog.effects import (
+    AdvanceBranch,
+    AskUser,
+    CheckMerge,
+    MakeWorktree,
+    RestoreTree,
+    RunTool,
+    SpawnAgent,
+    WakeAgent,
+)
 from eventlog.events import (
+    AgentReported,
     Approved,
     CallRejected,
     Denied,
@@ -34,12 +45,14 @@ from eventlog.events import (
 from eventlog.ids import MAIN, AgentId, CallId, Digest
 from eventlog.lock import is_held
 from eventlog.outcomes import (
+    AgentEnded,
     AttemptLost,
     BranchAdvanced,
     Conflicted,
     ModelFailed,
     Outcome,
     OutcomeUnknown,
+    Report,
     ToolFailed,
 )
 from tests.actors.playing import check_conversation, check_replay
@@ -54,6 +67,7 @@ def check_session(events: Sequence[Event]) -> None:
     check_order(events)
     check_leases(events)
     check_spawned(events)
+    check_reports(events)
     check_replay(events)
     for actor in dict.fromkeys(event.actor for event in events):
         own = [event for event in events if event.actor == actor]
@@ -94,13 +108,13 @@ def check_leases(events: Sequence[Event]) -> None:
 
 
 def check_spawned(events: Sequence[Event]) -> None:
-    """An agent of a fan-out gets a lease, and does anything, only while its session has begun a round of it."""
+    """An agent beside the main one gets a lease, and does anything, only while its session has begun a round of it."""
     begun: dict[tuple[CallId, int], AgentId] = {}
     at_work = Counter[AgentId]()
     fans = {event.actor for event in events if event.actor != MAIN}
     for event in events:
         match event.body:
-            case EffectStarted(call_id=call, attempt=attempt, effect=SpawnAgent(agent=agent)):
+            case EffectStarted(call_id=call, attempt=attempt, effect=SpawnAgent(agent=agent) | WakeAgent(agent=agent)):
                 begun[call, attempt] = agent
                 at_work[agent] += 1
             case EffectFinished(call_id=call, attempt=attempt) if event.actor == MAIN and (call, attempt) in begun:
@@ -110,6 +124,26 @@ def check_spawned(events: Sequence[Event]) -> None:
             case _:
                 assert event.actor == MAIN or at_work[event.actor], f"event {event.seq} of {event.actor} is of no round"
     assert set(at_work.values()) <= {0, 1}
+
+
+def check_reports(events: Sequence[Event]) -> None:
+    """A background agent comes to one word in each wake-up, and its report reaches the main agent once at most."""
+    begun = Counter[tuple[AgentId, int]]()
+    rounds: dict[CallId, WakeAgent] = {}
+    said, told = Counter[tuple[AgentId, int]](), Counter[tuple[AgentId, int]]()
+    for event in events:
+        match event.body:
+            case EffectStarted(call_id=call, attempt=attempt, effect=WakeAgent() as wake):
+                begun[wake.agent, wake.round] += attempt == 1
+                rounds[call] = wake
+            case EffectFinished(call_id=call, outcome=AgentEnded(said=Report())) if call in rounds:
+                said[rounds[call].agent, rounds[call].round] += 1
+            case AgentReported(agent=agent, round=number):
+                told[agent, number] += 1
+            case _:
+                pass
+    assert set(begun.values()) <= {1} and set(said.values()) <= {1} and set(told.values()) <= {1}, (begun, said, told)
+    assert told.keys() <= said.keys(), f"{told.keys() - said.keys()} were told and never made"
 
 
 def check_outcomes(events: Sequence[Event]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from actors.history import Verified, verify
-from agent.apply import fold_events
+from agent.folding import fold_events
 from eventlog.anchor import read_anchor
 from eventlog.errors import LogDamaged
 from eventlog.events import DamageAccepted, Event

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from actors.history import Verified, verify
-from agent.apply import fold_events
+from agent.folding import fold_events
 from agent.models.faults import told_s
 from eventlog.catalogue import list_sessions
 from eventlog.events import EffectFinished, Event

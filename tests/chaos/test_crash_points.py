@@ -17,6 +17,7 @@ from configs.crash import POINTS, WRAPPER_POINTS
 from eventlog.anchor import Head
 from processes.tree import send
 from tests.chaos.arena import Arena
+from tests.chaos.background_scene import BACKGROUND
 from tests.chaos.fan_scene import FANNING
 from tests.chaos.invariants import told
 from tests.chaos.judging import check_end, look_after_kill
@@ -34,7 +35,7 @@ def points() -> tuple[tuple[Scene, str], ...]:
     """Each occurrence, `name:count`, by the scene that reaches it; one that an earlier scene has is not repeated."""
     found: list[tuple[Scene, str]] = []
     known: set[str] = set()
-    for scene in (*SCENES, FANNING):
+    for scene in (*SCENES, FANNING, BACKGROUND):
         for name in trace_of(scene):
             if name not in known:
                 known.add(name)

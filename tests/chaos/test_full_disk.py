@@ -141,7 +141,7 @@ def test_a_disk_that_is_full_stops_the_session_and_loses_nothing(scene: Scene, n
     wait_until(lambda: stopped(run.pid), 60)
     scene.disk.fill()
     run.send_signal(signal.SIGCONT)
-    assert run.wait(60) == BLOCKED
+    assert run.wait(60) == BLOCKED, scene.arena.errors()
     check_stopped(scene)
     check_goes_on(scene)
 
@@ -151,7 +151,7 @@ def test_a_disk_that_is_full_when_a_command_writes_keeps_the_command_from_being_
     wait_until(lambda: scene.ran() == ["1", "2", "3"], 60)
     scene.disk.fill()
     (scene.arena.folder / "go").touch()
-    assert run.wait(60) == BLOCKED
+    assert run.wait(60) == BLOCKED, scene.arena.errors()
     check_stopped(scene)
     check_goes_on(scene)
     assert scene.ran() == ["1", "2", "3", "4"]

@@ -13,7 +13,8 @@ from random import Random
 
 import pytest
 
-from agent.apply import TORN_TEXT, fold_events
+from agent.apply import TORN_TEXT
+from agent.folding import fold_events
 from eventlog.messages import UserMessage
 from tests.chaos.arena import FINAL, ROOT, unknown_calls
 from tests.chaos.invariants import check_session

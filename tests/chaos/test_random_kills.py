@@ -13,6 +13,7 @@ import pytest
 from eventlog.anchor import Head
 from processes.tree import send
 from tests.chaos.arena import Arena, Kind, kill
+from tests.chaos.background_scene import BACKGROUND
 from tests.chaos.fan_scene import FANNING, FANNING_UNCONFINED
 from tests.chaos.judging import check_end, look_after_kill
 from tests.chaos.scenes import SCENES, UNCONFINED
@@ -28,7 +29,7 @@ SEED = int(os.environ.get("THALIA_TEST_SEED", "1"))
 @pytest.mark.parametrize("number", range(SESSIONS))
 def test_a_session_killed_at_random_ends_as_if_nothing_had_happened(number: int, tmp_path: Path) -> None:
     random = Random(SEED * 1000 + number)
-    scene = (SCENES[0], UNCONFINED, FANNING, random.choice(SCENES), FANNING_UNCONFINED)[number % 5]
+    scene = (SCENES[0], UNCONFINED, FANNING, random.choice(SCENES), FANNING_UNCONFINED, BACKGROUND)[number % 6]
     with scene.make(tmp_path) as arena:
         scene.begin(arena)
         heads: list[Head] = []

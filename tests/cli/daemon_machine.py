@@ -10,7 +10,7 @@ from typing import Any
 
 from cli_program import Place, wait_until
 
-from agent.apply import fold_events
+from agent.folding import fold_events
 from agent.state import State
 from configs.places import MARK, DaemonPlace, daemon_place
 from frontends.client import Daemon
@@ -48,6 +48,11 @@ class Machine(Place):
         """The process that has the session's lock."""
         holder = json.loads((self.session_folder() / "writer.lock").read_bytes())
         return holder["pid"]
+
+    def is_open(self) -> bool:
+        """Whether a process that lives has the session."""
+        lock = self.session_folder() / "writer.lock"
+        return bool(lock.read_bytes()) and is_alive(self.host())
 
     def kill(self, *roles: str) -> None:
         """SIGKILL, all at once."""

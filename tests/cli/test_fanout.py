@@ -13,6 +13,7 @@ import pytest
 import typer
 from cli_program import Place, Result, Turns, objects, shell, wait_until
 from daemon_machine import Machine
+from fan_program import script, wait_at_gate, write, writing
 from typer.testing import CliRunner
 
 from agent.roster import list_agents
@@ -46,33 +47,11 @@ WRONG: Sequence[tuple[str, str]] = (
 """What a file of tasks holds, and a part of what is said then."""
 
 
-def wait_at_gate(place: Place) -> str:
-    """A command that waits until somebody opens the gate of its worktree, which git does not see there."""
-    (place.repository / ".git" / "info" / "exclude").write_text("gate\n")
-    return "until [ -e gate ]; do sleep 0.05; done"
-
-
 @pytest.fixture
 def fresh(shared: Machine) -> Iterator[Machine]:
     """With a daemon that the module shares, and no session."""
     yield shared
     shared.put_aside()
-
-
-def script(place: Place, agents: Mapping[str, Turns]) -> str:
-    """The name of a model: an agent's turns are found by words of its task."""
-    file = place.folder / f"fan-{len(list(place.folder.glob('fan-*')))}.json"
-    conversations = [{"when": words, "turns": turns} for words, turns in agents.items()]
-    file.write_text(json.dumps({"conversations": conversations}))
-    return f"scripted/{file}"
-
-
-def write(path: str, content: str) -> dict[str, Any]:
-    return {"name": "write", "arguments": {"path": path, "content": content}}
-
-
-def writing(path: str, content: str, text: str = "Done.") -> Turns:
-    return ({"tool_calls": [write(path, content)]}, {"text": text})
 
 
 def fan_out(place: Place, agents: Mapping[str, Turns], *arguments: str, output: str = "json") -> Result:
@@ -337,5 +316,5 @@ def look_at_work(place: Place) -> dict[str, Any]:
 def test_a_session_without_a_fan_out_has_no_agents() -> None:
     app = typer.Typer()
     add_agents(app, lambda session, last: (SessionId("s1"), ()))
-    assert CliRunner().invoke(app, []).output == "s1 has had no fan-out.\n"
+    assert CliRunner().invoke(app, []).output == "s1 has no agents beside the main one, and has had no fan-out.\n"
     assert CliRunner().invoke(app, ["--json"]).output == ""

@@ -1,7 +1,6 @@
 """Agents of a session in the daemon: processes of their own, which die, hang, outlive their session, are stopped."""
 
 import json
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,7 +122,7 @@ def test_agents_outlive_the_process_of_their_session_and_are_found_by_the_next(f
     [agent] = agents_at_work(fresh)
     host = fresh.host()
     send([host], signal.SIGKILL)
-    wait_until(lambda: is_open(fresh) and fresh.host() != host)
+    wait_until(lambda: fresh.is_open() and fresh.host() != host)
     events = finish(fresh, run)
     assert lost(events) == [] and leases_in(events)["f1-1"] == 1, "the same incarnation went on"
     assert sum(isinstance(event.body, SessionOpened) for event in events) == 2
@@ -192,8 +191,3 @@ def leases(computer: Machine) -> dict[str, int]:
 def leases_in(events: tuple[Event, ...]) -> dict[str, int]:
     bodies = [event.body for event in events if isinstance(event.body, LeaseGranted)]
     return {body.agent: body.lease for body in bodies}
-
-
-def is_open(computer: Machine) -> bool:
-    lock = computer.session_folder() / "writer.lock"
-    return bool(lock.read_bytes()) and os.path.exists(f"/proc/{computer.host()}")  # noqa: PTH110

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.scratch import PREFIX, remove_abandoned
+from configs.scratch import PREFIX, remove_abandoned, scratch
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDS = """
@@ -67,3 +67,16 @@ def test_folders_of_others_and_links_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / f"{PREFIX}file").write_text("no folder")
     assert remove_abandoned(tmp_path) == []
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_folder_elsewhere_comes_each_time_with_the_removal_of_what_dead_ones_left_there(
+    holder, tmp_path: Path
+) -> None:
+    with scratch("test", tmp_path) as mine:
+        process, others = holder
+        assert sorted(tmp_path.iterdir()) == sorted((mine, others)) and mine.stat().st_mode & 0o077 == 0
+        process.kill()
+        process.wait()
+        with scratch("test", tmp_path) as second:
+            assert sorted(tmp_path.iterdir()) == sorted((mine, second))
+    assert list(tmp_path.iterdir()) == []

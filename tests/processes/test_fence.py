@@ -1,12 +1,15 @@
 """Whoever was replaced performs nothing, and is ended where he sleeps in the middle of it."""
 
+import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from running import command, finished, text_of, until
 from processes import fence
 from processes.commands import Lease, Superseded
 from processes.runner import Runner, inspect
-from processes.tree import is_alive, is_stopped
+from processes.tree import boot_us, is_alive, is_stopped
 
 ROOT = Path(__file__).resolve().parents[2]
 PERFORM = """
@@ -171,3 +174,80 @@ async def test_a_lease_counts_from_the_looks_and_not_from_the_clock(
         never = replace(command("sleep 300", work), lease=Lease(Path(path), 0.3))
         assert finished(await runner.run(folder.with_name(f"n{number}"), never)).cancelled
         assert str(inspect(folder)).startswith("Done")
+
+
+# Leases that end by themselves
+
+
+def soon(seconds: float) -> int:
+    return boot_us() + int(seconds * 1e6)
+
+
+def test_nobody_performs_once_the_lease_has_ended_until_it_is_extended(path: str) -> None:
+    fence.take(path, 2, end_us=soon(-1))
+    with pytest.raises(fence.RanOut), fence.performing(path, 2):
+        raise AssertionError("performed")
+    fence.extend(path, 2, soon(60))
+    with fence.performing(path, 2):
+        pass
+    fence.take(path, 3, end_us=soon(-1))
+    fence.take(path, 4)
+    with fence.performing(path, 4):
+        pass
+    assert Path(path).read_bytes() == b"%020d" % 4
+
+
+def test_only_the_present_incarnation_extends_its_lease(path: str) -> None:
+    fence.take(path, 2, end_us=soon(60))
+    before = fence.look(path)
+    with pytest.raises(fence.Superseded):
+        fence.extend(path, 1, soon(600))
+    assert fence.look(path) == before
+
+
+def test_who_extends_a_lease_while_it_is_taken_does_not_write_into_another_s(path: str) -> None:
+    end_us = soon(60)
+    with ThreadPoolExecutor() as other:
+        with open(path, "rb+", buffering=0) as taker:
+            fcntl.flock(taker, fcntl.LOCK_EX)
+            late = other.submit(fence.extend, path, 1, soon(600))
+            until(lambda: waits_for(path))
+            taker.write(b"%020d%020d" % (2, end_us))
+        with pytest.raises(fence.Superseded):
+            late.result(20)
+    assert fence.look(path)[1] == end_us
+
+
+def waits_for(path: str) -> bool:
+    """Whether somebody waits for a lock of the file."""
+    inode = f":{Path(path).stat().st_ino} "
+    return any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
+
+
+async def test_a_command_ends_with_the_lease_that_the_file_names_and_goes_on_with_one_that_is_extended(
+    runner: Runner, work: Path, call_dir: Path, path: str
+) -> None:
+    end_us = soon(0.5)
+    fence.take(path, 2, end_us=end_us)
+    wanted = replace(command("sleep 300", work), lease=Lease(Path(path), 60, 2))
+    ended = finished(await runner.run(call_dir, wanted))
+    assert ended.cancelled and end_us <= boot_us() < end_us + 5_000_000
+    first, other = soon(2), call_dir.with_name("c2")
+    fence.extend(path, 2, first)
+    os.mkfifo(work / "go")
+    running = asyncio.ensure_future(runner.run(other, replace(wanted, text="read line < go; echo $line")))
+    await asyncio.to_thread(until, (other / "start").exists)
+    fence.extend(path, 2, soon(60))
+    await asyncio.to_thread(until, lambda: boot_us() > first + 300_000)
+    (work / "go").write_text("on\n")
+    assert finished(await running).exit_code == 0 and text_of(other) == "on\n"
+
+
+async def test_no_command_is_started_under_a_lease_that_has_ended(
+    runner: Runner, work: Path, call_dir: Path, path: str
+) -> None:
+    """As by one that slept between its last look and its command."""
+    fence.take(path, 2, end_us=soon(-1))
+    with pytest.raises(Superseded):
+        await runner.run(call_dir, replace(command("echo on", work), lease=Lease(Path(path), 60, 2)))
+    assert not (call_dir / "start").exists()

@@ -13,6 +13,7 @@ from agent.permissions.verdicts import Allow, Deny
 from agent.permissions.verdicts import Ask as AskVerdict
 from agent.planning import Surroundings, ToolPlanner
 from agent.state import PendingCall, State
+from agent.tools.schemas import tools_json
 from configs.tools import OwnTool
 from eventlog.effects import RunTool
 from eventlog.ids import MAIN, CallId
@@ -36,7 +37,8 @@ def planner(folder: Path, tool: OwnTool, **rules: list[str]) -> ToolPlanner:
 
 def state(folder: Path, name: str, attended: bool = True, sandbox: str = "workspace-write") -> State:
     ready = WorktreeReady(path=str(folder), base=BASE)
-    opening = (CONTEXT, mode(name, attended, sandbox), started("w1", MAKE), finished("w1", ready), said("Do it."))
+    context = CONTEXT.model_copy(update={"tools": tools_json((), {"deploy": own(Path("/deploy"))})})
+    opening = (context, mode(name, attended, sandbox), started("w1", MAKE), finished("w1", ready), said("Do it."))
     return fold_bodies(opening)
 
 
