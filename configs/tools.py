@@ -16,7 +16,7 @@ NOT_DONE = 3
 KEY_VARIABLE = "THALIA_IDEMPOTENCY"
 """Variable that holds the key too. It is no secret, and its name looks like none: those are cut out of logs."""
 _OURS = ("read", "write", "edit", "apply_patch", "glob", "grep", "shell", "commit", "todo")
-RESERVED = frozenset((*_OURS, "recall", "fan_out", "report", "bash", "multiedit"))
+RESERVED = frozenset((*_OURS, "recall", "fan_out", "ask_agent", "report", "stay_silent", "bash", "multiedit"))
 """Names of our own tools, of those to come, and what rules call them by."""
 
 _NAME = re.compile(r"(?!mcp__)[A-Za-z][A-Za-z0-9_-]{0,63}")

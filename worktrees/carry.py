@@ -27,9 +27,10 @@ def snapshot_checkout(repo: Repository, scratch: Path, ref: str, *, message: str
 
     An index made for this alone is used (`scratch` is a path for it) and removed.
     """
+    checkout = repo.checkout
     head = repo.git.run("rev-parse", "--verify", "HEAD^{commit}").decode().strip()
     try:
-        return snapshot(repo, repo.checkout, scratch, ref, head, message=message, now_s=now_s)
+        return snapshot(repo, checkout, scratch, ref, head, message=message, now_s=now_s)
     finally:
         for path in (scratch, scratch.with_name(scratch.name + ".note")):
             path.unlink(missing_ok=True)
@@ -63,6 +64,8 @@ def carry_dirty(
 
 def copy_raw(repo: Repository, worktree: Worktree, base: str) -> None:
     """Where line ending conversion made other bytes of a changed file, take the user's, if git sees no difference."""
+    if repo.bare:
+        return
     with contextlib.suppress(GitFailed):
         names = repo.git.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", f"{base}^", base, "--")
         for name in [os.fsdecode(part) for part in names.split(b"\0") if part]:

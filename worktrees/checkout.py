@@ -84,10 +84,11 @@ def plan_merge(repo: Repository, session_base: str, result: str) -> MergePlan | 
 
     Refused with the names where a file is now neither what it was nor what it becomes.
     """
+    root = repo.checkout.path
     changes, left_out = list_changes(repo, session_base, result)
     going = {change.path for change in changes if change.post is None}
     found = look(repo, changes)
-    overlaps = [c.path for c in changes if not is_post(c, found[c.path]) and not is_pre(repo.root, c, found, going)]
+    overlaps = [c.path for c in changes if not is_post(c, found[c.path]) and not is_pre(root, c, found, going)]
     if overlaps:
         return Refused(
             "These files changed in your checkout since the session started; save or undo them first.", tuple(overlaps)

@@ -1,6 +1,7 @@
 """What the log names must be on the disk before the log is. Git syncs what it writes where it is told to, but no
 folder: mostly names come along with the next sync, on some file systems, as btrfs, only with that of their folder."""
 
+import contextlib
 import os
 import time
 from collections.abc import MutableMapping
@@ -21,12 +22,14 @@ def sync_objects(common_dir: Path, synced: MutableMapping[str, int]) -> None:
         folders = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
     # The outermost last: it is what makes a new folder's own name durable.
     for folder in (*folders, str(objects)):
-        changed, now = Path(folder).stat().st_mtime_ns, time.time_ns()
-        if now - changed > RECENT_NS or synced.get(folder) == changed:
-            continue
-        sync_folder(Path(folder))
-        if now - changed > TICK_NS:
-            synced[folder] = changed
+        # A folder that goes meanwhile is one of what is just let in, or empty: git clears those away.
+        with contextlib.suppress(FileNotFoundError):
+            changed, now = Path(folder).stat().st_mtime_ns, time.time_ns()
+            if now - changed > RECENT_NS or synced.get(folder) == changed:
+                continue
+            sync_folder(Path(folder))
+            if now - changed > TICK_NS:
+                synced[folder] = changed
 
 
 def make_folders(folder: Path, mode: int = 0o777) -> None:

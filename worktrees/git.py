@@ -6,6 +6,7 @@ GitError
 ├── WorktreeTampered    the wiring of a worktree is not what we made
 ├── RefMoved            a compare-and-swap lost (objects.py)
 ├── RestoreBlocked      ignored files stand where a snapshot has others (snapshot.py)
+├── BundleRefused       what came from elsewhere is not taken (bundle.py)
 ├── MergeOverlap        a file changed between plan and apply (checkout.py)
 └── RepositoryRefused   what was named cannot be worked on (repository.py)
 """

@@ -65,7 +65,8 @@ class Worktree:
 @dataclass(frozen=True, slots=True)
 class Repository:
     """`root`: the user's checkout. `git_dir` is its own, `common_dir` the one that all worktrees share.
-    `branch` is a full reference name, None when HEAD is detached. `submodules` are paths."""
+    `branch` is a full reference name, None when HEAD is detached. `submodules` are paths. `bare`: a mirror (mirror.py),
+    which has no checkout and no HEAD; `root` is its own folder then."""
 
     root: Path
     git_dir: Path
@@ -80,7 +81,9 @@ class Repository:
 
     @property
     def checkout(self) -> Worktree:
-        """The user's own checkout: read it, never write in it except by a merge."""
+        """The user's own checkout: read it, never write in it except by a merge. BareRepository where there is none."""
+        if self.bare:
+            raise BareRepository(f"{self.root} holds no files of yours; do this where your checkout is.")
         return Worktree(self.root, self.git_dir)
 
     @property

@@ -138,8 +138,7 @@ def checkout_tree(repo: Repository, commit: str, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True, mode=0o700)
     if any(target.iterdir()):
         raise TargetInUse(f"{target} is not empty; name an empty folder.")
-    place = repo.checkout
-    git = repo.at(Worktree(target.resolve(), place.git_dir))
+    git = repo.at(Worktree(target.resolve(), repo.git_dir))
     with scratch("index") as own:
         index = PrivateIndex(git, own / "index")
         index.run("read-tree", commit)

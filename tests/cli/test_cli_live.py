@@ -118,7 +118,7 @@ def test_ctrl_c_before_the_session_began_leaves_nothing(place: Place) -> None:
         wait_until(lambda: waits_for_input(run.pid))
         run.send_signal(signal.SIGINT)
         _, err = run.communicate(timeout=10)
-    assert run.returncode == 130
+    assert run.returncode == 130, err
     assert err.count("\n") <= 1, err
     assert place.sessions() == []
 

@@ -89,9 +89,9 @@ def test_the_command_line_imports_neither_ray_nor_duckdb(fresh: Machine) -> None
 
 
 def test_closing_the_terminal_leaves_the_session_running_and_attach_comes_back(fresh: Machine) -> None:
-    model = fresh.script({"text": "I wait.", "tool_calls": [shell("sleep 2; echo over > over.txt")]}, {"text": "Done."})
+    model = fresh.script({"text": "I wait.", "tool_calls": [shell("sleep 4; echo over > over.txt")]}, {"text": "Done."})
     with terminal(fresh, "exec", "wait", "-m", model, "--permission-mode", "auto") as screen:
-        screen.wait_for("sleep 2")
+        screen.wait_for("sleep 4")
         os.killpg(screen.process.pid, signal.SIGHUP)
         screen.process.wait(10)
     assert fresh.session() in fresh.status()["hosted"]
