@@ -39,7 +39,7 @@ soak: .venv/dev
 
 # Not under load: each benchmark runs its peer or floor in the same run and prints ratios.
 bench: .venv/dev
-	for name in eventlog appends commands git models step start resume daemon damage crash fanout; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
+	for name in eventlog appends commands git models step start resume daemon damage crash fanout background; do echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache
