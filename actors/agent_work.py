@@ -1,20 +1,26 @@
 """One round of one agent of a session, in whatever process: the same loop and the same world as the main agent's, in a
 worktree of its own, over a log that is somebody else's."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import assert_never
+from typing import ParamSpec, TypeVar, assert_never
 
-from actors.agent_lease import AgentLease
+from actors.agent_lease import LEASE_S, AgentLease
 from actors.agents import Agents, Assignment
+from actors.carrier import Carrier, carry_nothing
 from actors.commands import CommandRoom, Commands
+from actors.courier import Courier
+from actors.distance import Distance
 from actors.fan_files import calls_of, work_of
 from actors.files import SessionFiles
 from actors.models import Models
+from actors.moving import Move, move_in
 from actors.world import LocalWorld
 from agent.folding import concerns, fold_events
+from agent.left_over import LeftOver, left_behind
 from agent.loop import Loop
 from agent.models.client import Delta, ModelClient, OnDelta
 from agent.models.requests import RequestCache
@@ -29,7 +35,9 @@ from eventlog.events import (
     ContextSet,
     ConversationCut,
     EffectStarted,
+    Event,
     Interrupted,
+    LeaseGranted,
     LimitsSet,
     ModeChosen,
     UserSaid,
@@ -38,7 +46,11 @@ from eventlog.ids import AgentId, CallId, CommandId
 from eventlog.outcomes import AgentEnded, Refused, WorktreeReady
 from eventlog.redact import Redactor
 from eventlog.seams import Clock, Log
+from processes.commands import NotStarted
 from processes.runner import Runner
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,8 @@ class Workshop:
     redactor: Redactor
     clock: Clock
     readable: tuple[Path, ...] = ()
+    lease_s: float = LEASE_S
+    """For how long an agent on another node may act without hearing of its session."""
 
 
 def equip(
@@ -63,8 +77,9 @@ def equip(
     *,
     performing: Callable[[], AbstractContextManager[object]] = nullcontext,
     agents: Agents | None = None,
+    carrier: Carrier = carry_nothing,
 ) -> tuple[ToolPlanner, LocalWorld]:
-    """What an agent's loop needs; both know its requests. `performing`, `agents`: as for LocalWorld."""
+    """What an agent's loop needs; both know its requests. `performing`, `agents`, `carrier`: as for LocalWorld."""
     requests = RequestCache()
     planner = ToolPlanner(shop.rules, shop.around, requests, shop.clock)
     world = LocalWorld(
@@ -78,6 +93,7 @@ def equip(
         performing=performing,
         tools=shop.around.tools,
         agents=agents,
+        carrier=carrier,
     )
     return planner, world
 
@@ -108,11 +124,24 @@ class Round:
     opening: tuple[Body, ...]
 
 
-class Agent:
-    """One incarnation. `state` is all that the log holds of it."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Of an agent, in its log. `left`: what it has on a machine where its latest lease is not."""
 
-    def __init__(self, shop: Workshop, log: Log, lease: AgentLease, state: State) -> None:
+    state: State
+    left: LeftOver | None = None
+
+
+class Agent:
+    """One incarnation. `known` is all that the log holds of it."""
+
+    def __init__(
+        self, shop: Workshop, log: Log, lease: AgentLease, known: Known, distance: Distance | None = None
+    ) -> None:
+        """`distance`: where it works on another node than its session."""
         self._lease, self._files = lease, shop.files.of_agent(lease.agent)
+        self._log, self._left, self._distance = log, known.left, distance
+        self._courier = None if distance is None else Courier(self._files, distance.to(lease), self._change)
         calls = calls_of(lease.path.parent.parent, lease.agent)
         calls.mkdir(mode=0o700, parents=True, exist_ok=True)
         own = replace(
@@ -122,26 +151,59 @@ class Agent:
             room=replace(shop.room, calls=calls, lease=lease.of_commands),
             models=Borrowed(shop.models),
         )
-        planner, self._world = equip(own, _tell_nobody, performing=lease.performing)
-        self._loop = Loop(log, planner, self._world, state, lambda event: None)
+        self._calls = Commands(own.runner, own.room, own.redactor)
+        planner, self._world = equip(
+            own, _tell_nobody, performing=lease.performing, carrier=self._courier or carry_nothing
+        )
+        self._loop = Loop(log, planner, self._world, known.state, lambda event: None)
         self._interrupted = False
 
     @property
     def state(self) -> State:
         return self._loop.state
 
-    async def work(self, round: Round) -> State:
-        """To the end of the round. Raises LogError, fence.CannotTake."""
-        holds = self._files.holds
-        return await self._lease.hold(lambda: take_turn(self._loop, round, lambda: self._interrupted, holds))
+    async def work(self, round: Round) -> AgentEnded | Refused:
+        """To the end of the round: what its session gets to know, once it has what was made. Raises LogError, GitError,
+        fence.CannotTake."""
+        return await self._lease.hold(lambda: self._work(round))
+
+    async def _work(self, round: Round) -> AgentEnded | Refused:
+        if self._distance is not None:
+            await self._change(self._distance.take_in, self._files)
+        if self._left is not None:
+            move = Move(
+                left=self._left,
+                lease=self._lease.number,
+                at_s=round.effect.at_s,
+                is_here=lambda call, attempt: not isinstance(self._calls.inspect(call, attempt), NotStarted),
+                change=self._change,
+                arrived=self._deliver,
+            )
+            await move_in(self._loop, self._log, self._files, move)
+        await take_turn(self._loop, round, lambda: self._interrupted, self._files.holds)
+        outcome = await asyncio.to_thread(self._conclude, round.effect)
+        await self._deliver()
+        return outcome
+
+    async def _change(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """In a thread, and only while the lease is this incarnation's."""
+
+        def fenced() -> R:
+            with self._lease.performing():
+                return call(*args, **kwargs)
+
+        return await asyncio.to_thread(fenced)
+
+    async def _deliver(self) -> None:
+        if self._courier is not None:
+            await self._courier.deliver()
 
     def interrupt(self) -> None:
         self._interrupted = True
         said = f"{self._lease.agent}-interrupted-{self._lease.number}-{len(self.state.commands)}"
         self._loop.inbox.put_nowait(Interrupted(id=CommandId(said)))
 
-    def conclude(self, effect: Assignment) -> AgentEnded | Refused:
-        """What the session gets to know of a round that is over. Blocks. Raises GitError."""
+    def _conclude(self, effect: Assignment) -> AgentEnded | Refused:
         state, ended = self.state, self.state.ending
         # A round whose tree could not be set has not begun: what had ended is the round before.
         if ended is None or state.active or state.refused is not None:
@@ -162,12 +224,17 @@ class Agent:
         await self._world.close()
 
 
-def fold_agent(log: Log, agent: AgentId, lease: int) -> State:
+def fold_agent(log: Log, agent: AgentId, lease: int) -> Known:
     """What is known of an agent that an earlier incarnation was; nothing of one that is new. Blocks. Raises
     LogError."""
     if lease == 1:
-        return State()
-    return fold_events([event for event in log.read() if concerns(event, agent)], actor=agent)
+        return Known(State())
+    events = [event for event in log.read() if concerns(event, agent) or is_lease_of(event, agent)]
+    return Known(fold_events(events, actor=agent), left_behind(events, agent))
+
+
+def is_lease_of(event: Event, agent: AgentId) -> bool:
+    return isinstance(event.body, LeaseGranted) and event.body.agent == agent
 
 
 async def take_turn(

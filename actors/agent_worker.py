@@ -12,17 +12,27 @@ import ray
 from ray.actor import ActorClass
 
 from actors.agent_lease import AgentLease, lease_file
-from actors.agent_work import Agent, Workshop, fold_agent
+from actors.agent_work import Agent, Known, Workshop, fold_agent
 from actors.building import Parts, find_files, make_workshop, try_sandbox
+from actors.distance import Distance, find_mirror
+from actors.elsewhere import read_mirror
+from actors.fan_files import retire
+from actors.files import SessionFiles
 from actors.models import ModelChoice
 from actors.orders import Order, decode_order
 from actors.refusals import refusal_of
+from actors.remote_lease import RemoteLease
 from actors.remote_log import RemoteLog
 from actors.warming import become_worker, describe_process
 from agent.state import State
-from configs.places import daemon_place, decode_variables
+from configs.places import daemon_environment, decode_variables, place_of, read_variables
 from configs.settings import Environment, load_settings
+from eventlog.effects import RetireAgents
+from eventlog.ids import SessionId
+from eventlog.outcomes import AgentsRetired
 from eventlog.seams import SystemClock
+from worktrees.bundle import held_commits, take_bundle
+from worktrees.objects import read_ref
 
 IDLE_S = 600.0
 """After so long without work its process ends."""
@@ -32,7 +42,9 @@ class AgentWorker:
     """Plain: values cross as JSON, and an error as a value, so that no traceback crosses at all."""
 
     def __init__(self, state_folder: str) -> None:
-        self._place = daemon_place(Path(state_folder))
+        """`state_folder`: empty for the node's own."""
+        self._place = place_of(state_folder)
+        self._place.make()
         become_worker(self._place)
         self._order: Order | None = None
         self._agent: Agent | None = None
@@ -43,14 +55,37 @@ class AgentWorker:
         self._known: tuple[Order, State] | None = None
         """The latest round that ended here, and what its agent knew by then."""
 
-    async def begin(self, order: bytes, variables: bytes) -> bool:
-        """Take a round; False where another one is under way here, or has ended and nobody knows yet."""
+    async def list_held(self, repository: str, settings: bytes) -> list[str]:
+        """The commits that the mirror of a repository has on this node. `settings`: JSON of MirrorSettings. Raises
+        GitError."""
+        mirror = await asyncio.to_thread(find_mirror, self._place.state_folder, Path(repository), read_mirror(settings))
+        return list(await asyncio.to_thread(held_commits, mirror))
+
+    async def take_base(self, repository: str, settings: bytes, ref: str, bundle: bytes) -> None:
+        """Into that mirror. Raises GitError."""
+        mirror = await asyncio.to_thread(find_mirror, self._place.state_folder, Path(repository), read_mirror(settings))
+        await asyncio.to_thread(take_bundle, mirror, bundle, {ref: read_ref(mirror.git, ref)})
+
+    async def retire(self, session: str, repository: str, settings: bytes, effect: bytes) -> list[str]:
+        """`effect`: JSON of a RetireAgents. As AgentsRetired.kept. Raises GitError."""
+        state_folder, mirror = self._place.state_folder, read_mirror(settings)
+
+        def give_back() -> AgentsRetired:
+            found = find_mirror(state_folder, Path(repository), mirror)
+            files = SessionFiles(SessionId(session), found, state_folder, state_folder / "sessions" / session, {})
+            return retire(files, RetireAgents.model_validate_json(effect))
+
+        return list((await asyncio.to_thread(give_back)).kept)
+
+    async def begin(self, order: bytes, variables: bytes, bundle: bytes) -> bool:
+        """Take a round; False where another one is under way here, or has ended and nobody knows yet. `bundle`: for an
+        agent that works far from its session."""
         if not self._free:
             return False
         self._free = False
         self._order, self._interrupted = decode_order(order), False
         self._rounds += 1
-        self._working = asyncio.create_task(self._work(self._order, orjson.loads(variables)))
+        self._working = asyncio.create_task(self._work(self._order, orjson.loads(variables), bundle))
         return True
 
     async def outcome(self, owner: str) -> bytes:
@@ -76,45 +111,60 @@ class AgentWorker:
     async def describe(self) -> bytes:
         """`owner`: of the round that it has, or had last."""
         owner = self._order.owner if self._order is not None else None
-        return orjson.dumps({**describe_process(), "owner": owner, "free": self._free})
+        node = ray.get_runtime_context().get_node_id()
+        return orjson.dumps({**describe_process(), "node": node, "owner": owner, "free": self._free})
 
-    async def _work(self, order: Order, variables: Mapping[str, str]) -> bytes:
+    async def _work(self, order: Order, variables: Mapping[str, str], bundle: bytes) -> bytes:
         try:
-            outcome = await self._carry_out(order, variables)
+            outcome = await self._carry_out(order, decode_variables(variables), bundle)
         except Exception as error:  # any of them has to become a sentence on another side
             return orjson.dumps(refusal_of(error, self._place.log))
         finally:
             self._agent = None
         return orjson.dumps({"outcome": outcome})
 
-    async def _carry_out(self, order: Order, variables: Mapping[str, str]) -> Any:
-        environment = Environment(decode_variables(variables), self._place.state_folder, order.config_file)
-        parts = Parts(environment, load_settings(environment), SystemClock(), lambda delta: None)
+    async def _carry_out(self, order: Order, variables: Mapping[str, str], bundle: bytes) -> Any:
+        parts = self._find_parts(order, variables)
         shop = await asyncio.to_thread(_open_shop, parts, order)
-        lease = AgentLease(order.agent, order.lease, lease_file(environment.sessions / order.session, order.agent))
-        door = self._place.door(order.session)
+        door, given = self._place.door(order.session), order.elsewhere
+        file = lease_file(parts.environment.sessions / order.session, order.agent)
+        lease = AgentLease(order.agent, order.lease, file)
+        distance = None if given is None else Distance(order.session, door, given, bundle)
+        if given is not None:
+            lease = RemoteLease(order.agent, order.lease, file, given.lease_s, door=door)
         try:
             async with RemoteLog(door, order.agent, order.lease, parts.redactor) as log:
-                state = self._recall(order) or await asyncio.to_thread(fold_agent, log, order.agent, order.lease)
-                self._agent = agent = Agent(shop, log, lease, state)
+                known = self._recall(order) or await asyncio.to_thread(fold_agent, log, order.agent, order.lease)
+                self._agent = agent = Agent(shop, log, lease, known, distance)
                 if self._interrupted:
                     agent.interrupt()
                 try:
-                    self._known = (order, await agent.work(order.round))
-                    return (await asyncio.to_thread(agent.conclude, order.round.effect)).model_dump(mode="json")
+                    outcome = await agent.work(order.round)
+                    self._known = (order, agent.state)
+                    return outcome.model_dump(mode="json")
                 finally:
                     await agent.close()
         finally:
             await shop.models.close()
             await shop.runner.close()
 
-    def _recall(self, order: Order) -> State | None:
+    def _find_parts(self, order: Order, variables: Mapping[str, str]) -> Parts:
+        """Raises SettingsError."""
+        given = order.elsewhere
+        if given is not None:
+            # Of folders, programs and the user this machine's own count.
+            variables = {**variables, **daemon_environment(read_variables())}
+        environment = Environment(variables, self._place.state_folder, order.config_file)
+        settings = load_settings(environment) if given is None else given.settings
+        return Parts(environment, settings, SystemClock(), lambda delta: None)
+
+    def _recall(self, order: Order) -> Known | None:
         """What the agent knows, where nobody else was it since: its log need not be read again."""
         if self._known is None:
             return None
         before, state = self._known
         same = before.mine == order.mine and before.lease == order.lease - 1
-        return state if same else None
+        return Known(state) if same else None
 
     def _leave_later(self) -> None:
         rounds = self._rounds
@@ -128,9 +178,15 @@ class AgentWorker:
 
 def _open_shop(parts: Parts, order: Order) -> Workshop:
     """Blocks. Raises CannotStart, GitError."""
-    files = find_files(parts, order.session, order.repository)
-    models = ModelChoice(parts.environment, parts.settings)
-    folder = parts.environment.sessions / order.session
+    environment, given = parts.environment, order.elsewhere
+    folder = environment.sessions / order.session
+    if given is None:
+        files = find_files(parts, order.session, order.repository)
+    else:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mirror = find_mirror(environment.state_folder, order.repository, given.mirror)
+        files = SessionFiles(order.session, mirror, environment.state_folder, folder, environment.variables)
+    models = ModelChoice(environment, parts.settings)
     sandbox = try_sandbox(order.mode)
     return make_workshop(parts, folder, files, order.rights, models, sandbox, own=True)
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from agent.state import State
 from configs.crash import reached
-from eventlog.effects import SpawnAgent, WakeAgent
+from eventlog.effects import RetireAgents, SpawnAgent, WakeAgent
 from eventlog.events import Draft, Event
 from eventlog.ids import AgentId
 from eventlog.leases import next_lease
@@ -33,6 +33,10 @@ class Agents(Protocol):
         AttemptLost: its process died, and the next attempt goes on from the log."""
         ...
 
+    async def retire(self, effect: RetireAgents) -> tuple[str, ...]:
+        """Give back what these have on other nodes than their session's. As AgentsRetired.kept."""
+        ...
+
     def note(self, event: Event) -> None:
         """Each event of the session, as it is published."""
         ...
@@ -42,10 +46,10 @@ class Agents(Protocol):
         ...
 
 
-async def grant_lease(log: DuckLog, append: Append, agent: AgentId) -> int:
+async def grant_lease(log: DuckLog, append: Append, agent: AgentId, node: str = "", host: str = "") -> int:
     """The number of the agent's next incarnation, durable: what the one before it appends is refused from here on.
     Raises LogError."""
-    granted = next_lease(log.leases, agent)
+    granted = next_lease(log.leases, agent, node, host)
     reached("before_lease")
     await append([log.prepare(Draft(body=granted))])
     reached("after_lease")

@@ -260,7 +260,8 @@ def make_workshop(
     )
     rules = make_rules(settings, rights.allowed, rights.denied)
     runner = Runner(sandbox.bwrap, crash.WRAPPER, etc=environment.state_folder)
-    return Workshop(files, room, around, rules, models, runner, parts.redactor, parts.clock, rights.readable)
+    lease_s = settings.agent_lease_s
+    return Workshop(files, room, around, rules, models, runner, parts.redactor, parts.clock, rights.readable, lease_s)
 
 
 def connect(parts: Parts, targets: Sequence[Target], contexts: Sequence[ContextSet | ModelRoute]) -> Models:

@@ -24,9 +24,12 @@ class WorkerHung(WorkerLost):
     """It does not answer."""
 
 
-def create(actor_class: Any, name: str, state_folder: Path, *, max_restarts: int, node: str | None = None) -> Handle:
+def create(
+    actor_class: Any, name: str, state_folder: Path | None, *, max_restarts: int, node: str | None = None
+) -> Handle:
     """`actor_class`: a ray.actor.ActorClass that takes the state folder. `node`: Ray's id of the one on which it is to
-    be, and on no other; this one if left out. Returns before its process runs. Blocks."""
+    be, and on no other; this one if left out. `state_folder`: None for that node's own, of which nothing is known here.
+    Returns before its process runs. Blocks."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -40,7 +43,7 @@ def create(actor_class: Any, name: str, state_folder: Path, *, max_restarts: int
         max_task_retries=0,
         scheduling_strategy=NodeAffinitySchedulingStrategy(chosen, soft=False),
     )
-    return options.remote(str(state_folder))
+    return options.remote(str(state_folder or ""))
 
 
 def new_name(prefix: str) -> str:

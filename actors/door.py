@@ -13,6 +13,8 @@ One connection carries many requests; each is answered by its `id`, in any order
   answer   {"id":4,"ok":true,"session":"…","epoch":1,"head":12}
   request  {"op":"renew","id":5,"agent":"scout","lease":2}
   answer   {"id":5,"ok":true}              this incarnation is the agent's present one
+  request  {"op":"deliver","id":6,"agent":"scout","lease":2,"bundle":"<sha256>","moves":{"main":{"old":…,"new":…}}}
+  answer   {"id":6,"ok":true}              the references hold it, durable; what they held already changes nothing
 
 A refusal is {"id":…,"error":"LeaseSuperseded","text":"one sentence"}. What cannot be understood is answered
 with the error BadRequest, and the connection is closed. Names of errors are those of eventlog/errors.py."""
@@ -27,9 +29,22 @@ from pathlib import Path
 from typing import Any, Self, assert_never
 
 from actors.coordinator import Coordinator
-from actors.door_requests import OF_THE_WRITER, Append, Attach, BadRequest, Detach, Ping, Renew, Request, Send, parse
+from actors.door_requests import (
+    OF_THE_WRITER,
+    Append,
+    Attach,
+    BadRequest,
+    Deliver,
+    Detach,
+    Ping,
+    Renew,
+    Request,
+    Send,
+    parse,
+)
 from actors.feed import Feed
 from actors.frames import FrameError, enclose, encode, read_payload
+from actors.receiving import NotStored, take_delivered
 from actors.sockets import listen
 from agent.models.client import Delta
 from configs.crash import reached
@@ -38,6 +53,7 @@ from eventlog.events import Command, Draft, Event
 from eventlog.ids import MAIN, AgentId, CommandId
 from eventlog.leases import NONE
 from eventlog.seams import Prepared
+from worktrees.git import GitError
 
 PENDING = 64
 """Requests of one connection under way at a time; the next ones stay in the socket."""
@@ -69,6 +85,8 @@ class Door:
         self._opened = time.monotonic()
         self._spoken = asyncio.Event()
         self.deaf = False
+        self.taking = asyncio.Lock()
+        """Held while references are moved for an agent, and by whoever grants its next lease."""
 
     async def open(self) -> None:
         """Raises CannotListen."""
@@ -182,14 +200,26 @@ class Door:
 
     def renew(self, request: Renew) -> None:
         """Raises LeaseSuperseded."""
+        self.check_lease(request)
+        self._renewed[request.agent] = time.monotonic()
+
+    def check_lease(self, request: Renew | Deliver) -> None:
+        """Raises LeaseSuperseded."""
         if self.log.leases.get(request.agent, NONE).number != request.lease:
             raise LeaseSuperseded(request.agent, request.lease)
-        self._renewed[request.agent] = time.monotonic()
 
     def lease_left(self, agent: AgentId, seconds: float) -> float:
         """For how long an incarnation on another node may still act, at most, once it was superseded: seconds. What a
         door before this one confirmed is not known, but it did so before this one was there."""
         return max(self._renewed.get(agent, self._opened) + seconds - time.monotonic(), 0.0)
+
+    async def deliver(self, request: Deliver) -> None:
+        """What an agent made on another node is taken, while its lease is the present one. Raises LeaseSuperseded,
+        GitError, OSError."""
+        async with self.taking:
+            self.check_lease(request)
+            files = self.coordinator.files.of_agent(request.agent)
+            await asyncio.to_thread(take_delivered, files, self.log.folder, request.bundle, request.moves)
 
     def stream(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return _start(self._streams, work)
@@ -282,6 +312,9 @@ class _Connection:
                     self._refuse(id, error)
                 else:
                     self._send({"id": id, "ok": True})
+            case Deliver():
+                await self._slots.acquire()
+                _start(self._tasks, self._answer_deliver(request))
             case _:
                 assert_never(request)
 
@@ -320,6 +353,19 @@ class _Connection:
             reached("before_door_answer")
             self._send({"id": id, "ok": True})
             reached("after_door_answer")
+        finally:
+            self._slots.release()
+
+    async def _answer_deliver(self, request: Deliver) -> None:
+        try:
+            # Who asked may go; what is half taken is better whole.
+            await asyncio.shield(self._door.stream(self._door.deliver(request)))
+        except (LogError, GitError) as error:
+            self._refuse(request.id, error)
+        except OSError as error:
+            self._refuse(request.id, NotStored(error.strerror or type(error).__name__))
+        else:
+            self._send({"id": request.id, "ok": True})
         finally:
             self._slots.release()
 

@@ -7,7 +7,7 @@ import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
 from eventlog.events import Body, Command, DamageAccepted, Forked, LeaseGranted, Rewound, SessionOpened
-from eventlog.ids import AgentId
+from eventlog.ids import AgentId, Commit
 from eventlog.values import Value
 
 Id = Annotated[int, Field(ge=0, lt=2**53)]
@@ -54,7 +54,25 @@ class Renew(Value):
     lease: int = Field(ge=1)
 
 
-Request = Append | Send | Attach | Detach | Ping | Renew
+class Move(Value):
+    """Of a reference: what it holds, and what it is to hold."""
+
+    old: Commit | None
+    new: Commit
+
+
+class Deliver(Value):
+    op: Literal["deliver"]
+    id: Id
+    agent: AgentId = Field(min_length=1, max_length=200)
+    lease: int = Field(ge=1)
+    bundle: str = Field(pattern="^[0-9a-f]{64}$")
+    """What the file is called that lies in the session's folder of bundles."""
+    moves: dict[str, Move] = Field(min_length=1)
+    """By the name of the reference below the agent's own."""
+
+
+Request = Append | Send | Attach | Detach | Ping | Renew | Deliver
 _adapter: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="op")])
 OF_THE_WRITER = (SessionOpened, LeaseGranted, Rewound, Forked, DamageAccepted)
 """Bodies that speak of the log itself."""

@@ -13,7 +13,7 @@ from agent.state import State
 from agent.tools.schemas import ShellArguments
 from eventlog.effects import AdvanceBranch, CheckMerge, PartOfFan, PrepareMerge, RetireAgents, RunTool, SpawnAgent
 from eventlog.ids import CallId
-from eventlog.outcomes import AttemptLost, Outcome, OutcomeUnknown, ToolFailed
+from eventlog.outcomes import AgentsRetired, AttemptLost, Outcome, OutcomeUnknown, ToolFailed
 from processes.commands import Confinement, NotStarted, Running
 
 Change = Callable[..., Awaitable[Any]]
@@ -46,7 +46,8 @@ class FanParts:
             case AdvanceBranch():
                 return await self._change(advance_branch, self._files, effect)
             case RetireAgents():
-                return await self._change(retire, self._files, effect)
+                here = await self._change(retire, self._files, effect)
+                return AgentsRetired(kept=(*here.kept, *await self._agents.retire(effect)))
             case _:
                 assert_never(effect)
 

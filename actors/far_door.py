@@ -17,6 +17,7 @@ from ray.actor import ActorClass
 
 from actors.channels import Channels, LinkBroken, Streams
 from actors.gpu import without_gpu
+from actors.receiving import store_bundle
 from actors.warming import describe_process
 from configs.places import append_line, daemon_place
 
@@ -78,6 +79,17 @@ class FarDoor:
             link.heard_at = time.monotonic()
         return link is not None
 
+    async def store(self, session: str, name: str, bundle: bytes) -> bool:
+        """For the session to take when it is asked to at its door, see receiving.py. May be repeated. False where it
+        cannot be stored."""
+        try:
+            folder = self._place.state_folder / "sessions" / _plain(session)
+            await asyncio.to_thread(store_bundle, folder, _plain(name), bundle)
+        except OSError as error:
+            append_line(self._place.log, f"A bundle for session {session} cannot be stored: {error.strerror}.")
+            return False
+        return True
+
     async def close(self, name: str) -> None:
         link = self._links.pop(name, None)
         if link is not None:
@@ -92,10 +104,7 @@ class FarDoor:
 
     async def _connect(self, word: bytes) -> Streams:
         """`word`: a session's id. Raises OSError."""
-        session = word.decode()
-        if Path(session).name != session:
-            raise FileNotFoundError
-        return await asyncio.open_unix_connection(str(self._place.door(session)))
+        return await asyncio.open_unix_connection(str(self._place.door(_plain(word.decode()))))
 
     async def _give_up_silent(self, name: str, link: "_Link") -> None:
         left_s = SILENT_S
@@ -104,6 +113,13 @@ class FarDoor:
             left_s = link.heard_at + SILENT_S - time.monotonic()
         del self._links[name]
         await link.channels.close()
+
+
+def _plain(name: str) -> str:
+    """Raises FileNotFoundError for what would lead elsewhere."""
+    if Path(name).name != name:
+        raise FileNotFoundError(2, "no such name")
+    return name
 
 
 @dataclass(slots=True)

@@ -65,7 +65,12 @@ class SessionFiles:
         return Commit(self.repository.git.attempt(*args).stdout.decode().strip()) or None
 
     def ref(self, name: str) -> str:
-        return f"refs/thalia/{self._session}/{name}"
+        return f"{self.refs}/{name}"
+
+    @property
+    def refs(self) -> str:
+        """The folder of its references."""
+        return f"refs/thalia/{self._session}"
 
     def place(self, ready: WorktreeReady) -> Place:
         """Raises GitError where the worktree is gone."""

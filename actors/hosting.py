@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from actors.building import Parts
+from actors.agent_work import Workshop
+from actors.building import Parts, Rights
 from actors.coordinator import Coordinator
 from actors.door import Door
 from actors.local import Go, Run, Unreachable, drive_session
@@ -112,18 +113,21 @@ class Hosted:
         self._place = place
         environment = Environment(decode_variables(variables), place.state_folder, request.config_file)
         settings, hung_s = load_settings(environment), hung_limit_s(environment.variables)
-        seat = Seat(place.state_folder, request.config_file, variables, hung_s, settings.agent_quiet_s)
-        self._parts = Parts(
-            environment,
-            settings,
-            SystemClock(),
-            self._on_delta,
-            lambda shop, rights: RayAgents(shop, rights, seat),
-        )
+        self._seat = Seat(place.state_folder, request.config_file, variables, self._find_door, settings, hung_s)
+        self._parts = Parts(environment, settings, SystemClock(), self._on_delta, self._make_agents)
+        self._agents: RayAgents | None = None
         self._door: Door | None = None
         self._log: DuckLog | None = None
         self._idle = False
         """Whether there is nothing to go on with: who attached is only shown how it ended."""
+
+    def _make_agents(self, shop: Workshop, rights: Rights) -> RayAgents:
+        self._agents = RayAgents(shop, rights, self._seat)
+        return self._agents
+
+    def _find_door(self) -> Door:
+        assert self._door is not None, "agents begin when the session is driven, and it is driven behind its door"
+        return self._door
 
     async def start(self) -> None:
         """Raises CannotStart, LogError, GitError, SettingsError: one sentence each."""
@@ -185,6 +189,8 @@ class Hosted:
             await door.close()
         finally:
             reached("after_last_words")
+            if self._agents is not None:
+                await self._agents.close()
             await coordinator.close()
             reached("after_log_closed")
             # Of no use any more: what is left to do stands in the log.

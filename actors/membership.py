@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from actors.greeting import KEY, SPACE
 from actors.placing import Node
+from configs.cluster import NODE_LABEL
 from configs.version import VERSION
 
 LOST_S = 3600.0
@@ -27,6 +28,8 @@ class Member:
     """Left: it said so. Lost: it died, or nothing was heard of it."""
     own: bool
     """The node of this daemon: sessions and their worktrees are there."""
+    ours: bool
+    """Agents can be there: it is the own one, or a `thalia node` of this version."""
     labels: Mapping[str, str]
     cores: int
     gpus: int
@@ -40,7 +43,7 @@ class Member:
     """When its end was noticed."""
 
     def as_node(self) -> Node:
-        return Node(self.id, self.labels, self.cores, self.agents, self.state == "alive")
+        return Node(self.id, self.labels, self.cores, self.agents, self.state == "alive" and self.ours)
 
 
 def announce() -> None:
@@ -75,7 +78,8 @@ def _member(info: Any, own: str, runs: Mapping[tuple[str, str], int]) -> Member:
         host=socket.gethostname() if mine else info.node_manager_hostname,
         state=state,
         own=mine,
-        labels={key: value for key, value in info.labels.items() if key != "ray.io/node-id"},
+        ours=mine or info.labels.get(NODE_LABEL) == VERSION,
+        labels={key: value for key, value in info.labels.items() if key not in ("ray.io/node-id", NODE_LABEL)},
         # To Ray the own node names something else, see HeadSize.
         cores=os.cpu_count() or 1 if mine else int(info.resources_total.get("CPU", 0)),
         gpus=int(info.resources_total.get("GPU", 0)),

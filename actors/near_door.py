@@ -11,7 +11,6 @@ import asyncio
 import os
 from collections.abc import Coroutine
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -25,7 +24,7 @@ from actors.gpu import without_gpu
 from actors.heartbeat import wait_silent
 from actors.sockets import CannotListen, listen
 from actors.warming import describe_process
-from configs.places import append_line, daemon_place, hung_limit_s, read_variables
+from configs.places import append_line, hung_limit_s, place_of, read_variables
 
 FAR = "far-door"
 NEAR = "near-door-"
@@ -36,9 +35,10 @@ class NearDoor:
     """Plain: values cross as JSON, and an error as a value."""
 
     def __init__(self, state_folder: str) -> None:
+        """`state_folder`: empty for the node's own."""
         os.umask(0o077)
         without_gpu()
-        self._place = daemon_place(Path(state_folder))
+        self._place = place_of(state_folder)
         self._place.make()
         self._silent_s = hung_limit_s(read_variables())
         """A far side of which nothing is heard for so long is given up."""

@@ -18,8 +18,9 @@ from actors.daemon import clear, sweep, take_lock
 from actors.head import Head, HeadError
 from actors.joining import join_head, listens, reap
 from actors.ray_command import HeadFiles, HeadSize, Reach
-from configs.cluster import ClusterRefused, parse_labels, read_token
-from configs.places import MARK, DaemonPlace, PlaceUnsafe, daemon_environment, daemon_place
+from configs.cluster import NODE_LABEL, ClusterRefused, parse_labels, read_token
+from configs.places import MARK, DaemonPlace, PlaceUnsafe, daemon_environment, node_place
+from configs.version import VERSION
 from processes import tree
 from processes.helper import subreaper
 
@@ -73,7 +74,7 @@ async def _join(place: DaemonPlace, wish: Wish) -> Head:
         "THALIA_HOME": str(wish.state_folder),
         MARK: str(place.folder),
     }
-    size = HeadSize(workers=_WARM, cpus=None, labels=wish.labels)
+    size = HeadSize(workers=_WARM, cpus=None, labels={**wish.labels, NODE_LABEL: VERSION})
     return await join_head(HeadFiles(place.ray), environment, size, wish.reach, thalia=True)
 
 
@@ -117,7 +118,7 @@ def main() -> None:
 
 
 def _run(wish: Wish) -> None:
-    place = daemon_place(wish.state_folder / "node")
+    place = node_place({"THALIA_HOME": str(wish.state_folder)})
     place.make()
     lock = take_lock(place)
     if lock is None:

@@ -7,6 +7,7 @@ from pydantic import TypeAdapter
 
 from actors.agent_work import Round
 from actors.building import Rights
+from actors.elsewhere import Elsewhere
 from eventlog.events import ModeChosen
 from eventlog.ids import AgentId, SessionId
 
@@ -23,6 +24,8 @@ class Order:
     mode: ModeChosen
     rights: Rights
     round: Round
+    elsewhere: Elsewhere | None = None
+    """None: it works on the session's own node."""
 
     @property
     def agent(self) -> AgentId:

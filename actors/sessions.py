@@ -65,6 +65,8 @@ class FanRequest:
     jobs: int | None = None
     """Agents at work at the same time; None: as many as usual."""
     check: str = ""
+    labels: tuple[str, ...] = ()
+    """NAME=VALUE of nodes of the cluster on which they are to work; none: on any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ def _first_word(options: Options, prompt: str) -> UserSaid | FanOutAsked:
     id, fan = options.command_id or new_command_id(), options.fan
     if fan is None:
         return UserSaid(id=id, text=prompt)
-    return FanOutAsked(id=id, tasks=fan.tasks, jobs=fan.jobs or 0, check=fan.check)
+    return FanOutAsked(id=id, tasks=fan.tasks, jobs=fan.jobs or 0, check=fan.check, labels=fan.labels)
 
 
 def _find_base(files: SessionFiles, options: Options) -> Commit:

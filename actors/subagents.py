@@ -5,12 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from actors.agent_lease import AgentLease, lease_file
-from actors.agent_work import Agent, Round, Workshop, fold_agent, opening_of
+from actors.agent_work import Agent, Known, Round, Workshop, fold_agent, opening_of
 from actors.agents import Append, Assignment, grant_lease
 from agent.state import State
+from eventlog.effects import RetireAgents
 from eventlog.errors import LogError
 from eventlog.events import Draft, Event
 from eventlog.ids import AgentId
+from eventlog.leases import NONE
 from eventlog.outcomes import AgentEnded, Refused
 from eventlog.seams import Prepared
 from eventlog.store import DuckLog
@@ -59,22 +61,33 @@ class LocalAgents:
     async def run(self, effect: Assignment, attempt: int, session: State) -> AgentEnded | Refused:
         log, append, name = self._log, self._append, effect.agent
         assert log is not None and append is not None
+        if log.leases.get(name, NONE).node:
+            # Out there it may act for as long as that: nobody is here whom it asks.
+            await asyncio.sleep(self._shop.lease_s)
         number = await grant_lease(log, append, name)
-        state = self._known.get(name) or await asyncio.to_thread(fold_agent, log, name, number)
+        before = self._known.get(name)
+        known = Known(before) if before else await asyncio.to_thread(fold_agent, log, name, number)
         lease = AgentLease(name, number, lease_file(log.folder, name))
-        agent = self._agents[name] = Agent(self._shop, AgentLog(log, append, name, number), lease, state)
+        agent = self._agents[name] = Agent(self._shop, AgentLog(log, append, name, number), lease, known)
         if name in self._interrupted:
             agent.interrupt()
         root = str(self._shop.files.repository.root)
         try:
-            self._known[name] = await agent.work(Round(effect, opening_of(effect, session, root)))
-            return await asyncio.to_thread(agent.conclude, effect)
+            outcome = await agent.work(Round(effect, opening_of(effect, session, root)))
+            self._known[name] = agent.state
+            return outcome
         except LogError as error:
             return Refused(text=str(error))
         finally:
             del self._agents[name]
             self._interrupted.discard(name)
             await agent.close()
+
+    async def retire(self, effect: RetireAgents) -> tuple[str, ...]:
+        """A session that was in the daemon before may have had some elsewhere."""
+        assert self._log is not None
+        far = [agent for agent in effect.agents if self._log.leases.get(agent, NONE).node]
+        return tuple(f"the worktree of {agent} on another node" for agent in far)
 
     def note(self, event: Event) -> None:
         """They share this process: what hangs hangs the session, and nobody here can tell."""

@@ -13,8 +13,9 @@ from typing import Any
 import orjson
 
 from actors import detached
-from actors.detached import Handle, ask
+from actors.detached import Handle, WorkerLost, ask
 
+PING_S = 3.0
 ANSWER_S = 30.0
 """For an actor that may have to be started first."""
 
@@ -23,10 +24,10 @@ class NoWay(Exception):
     """One sentence: agents of a node cannot reach their session."""
 
 
-async def open_way(session: str, node: str, node_folder: Path, state_folder: Path) -> None:
+async def open_way(session: str, node: str, node_folder: Path | None, state_folder: Path) -> None:
     """From its return on, agents on that node reach the session at their own place's door. `node`: Ray's id;
-    `node_folder`: the node's own state folder; `state_folder`: of the sessions' node, which is this one. May be
-    repeated. Raises NoWay, WorkerLost."""
+    `node_folder`: the state folder to be used there, None: the node's own; `state_folder`: of the sessions' node, which
+    is this one. May be repeated. Raises NoWay, WorkerLost."""
     from actors.far_door import FarDoorActor
     from actors.near_door import FAR, NEAR, NearDoorActor
 
@@ -48,7 +49,18 @@ async def close_way(session: str, node: str) -> None:
     await ask(near.leave.remote(session), ANSWER_S)
 
 
-async def _find_or_create(actor_class: Any, name: str, folder: Path, node: str | None) -> Handle:
+async def is_reached(node: str) -> bool:
+    """Whether the near side on a node answers. One that has none yet is not reached."""
+    from actors.near_door import NEAR
+
+    with contextlib.suppress(WorkerLost, ValueError):
+        near = await detached.find(NEAR + node)
+        await ask(near.describe.remote(), PING_S)
+        return True
+    return False
+
+
+async def _find_or_create(actor_class: Any, name: str, folder: Path | None, node: str | None) -> Handle:
     """One that comes back by itself when its process dies."""
     with contextlib.suppress(ValueError):
         return await detached.find(name)

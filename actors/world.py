@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar, assert_never
 
 from actors.agents import Agents
+from actors.carrier import Carrier, carry_nothing
 from actors.commands import CommandOutcome, Commands
 from actors.fan_parts import FanParts
 from actors.files import Place, SessionFiles
@@ -85,11 +86,12 @@ class LocalWorld:
         performing: Callable[[], AbstractContextManager[object]] = nullcontext,
         tools: Mapping[str, OwnTool] | None = None,
         agents: Agents | None = None,
+        carrier: Carrier = carry_nothing,
     ) -> None:
         """`agents` are the others of its session, for the main agent. `performing` stands around all that changes files
         or refs, and refuses an agent that was replaced; its commands have the same fence in the process around each
-        (commands.py)."""
-        self._performing = performing
+        (commands.py). `carrier` sees to it that what an effect made is not lost with this machine."""
+        self._performing, self._carrier = performing, carrier
         self._programs = Programs(commands, tools or {})
         self._files, self._commands, self._models, self._may_read = files, commands, models, may_read
         self._requests, self._on_delta, self._readable = requests, on_delta, readable
@@ -205,6 +207,7 @@ class LocalWorld:
         finally:
             self._tasks.pop(intent.call_id, None)
             self._intents.pop(intent.call_id, None)
+        await self._carrier(intent, state, outcome)
         reached(f"after_{intent.effect.kind}")
         put(EffectFinished(call_id=intent.call_id, attempt=intent.attempt, outcome=outcome))
 

@@ -6,8 +6,8 @@ from pyrsistent import pmap, pvector
 
 from agent import background, fans
 from agent.calls import answer_call, close_all, settle_call, update_call
-from agent.results import ToolOutcome, text_for_model
-from agent.state import FailedAttempt, OpenEffect, PendingCall, State, Written, replace
+from agent.results import ToolOutcome, Written, text_for_model, wrote
+from agent.state import FailedAttempt, OpenEffect, PendingCall, State, replace
 from eventlog.effects import (
     AskAgent,
     AskUser,
@@ -328,12 +328,11 @@ def _apply_tool_result(state: State, call_id: CallId, effect: Effect, outcome: T
         if isinstance(effect, RunTool):
             for change in effect.changes:
                 seen = seen.set(change.path, change.after) if change.after else seen.discard(change.path)
-    wrote = isinstance(outcome, OutcomeUnknown | Conflicted) or outcome.wrote
+    how = wrote(effect, outcome)
     if isinstance(effect, RunTool):
-        state = _note_run(state, effect, outcome, wrote)
+        state = _note_run(state, effect, outcome, how != "no")
     work = outcome.commit if isinstance(outcome, ToolSucceeded) and outcome.commit else state.work
-    again = isinstance(outcome, ToolSucceeded) and isinstance(effect, RunTool) and effect.effect_class == "edit"
-    state = _write(replace(state, seen=seen, work=work), "no" if not wrote else "edits" if again else "more")
+    state = _write(replace(state, seen=seen, work=work), how)
     return settle_call(state, call_id, text_for_model(outcome))
 
 

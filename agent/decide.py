@@ -128,7 +128,8 @@ def _decide_asked_fan(state: State, planner: Planner, asked: FanOutAsked) -> Seq
     if state.written != "no" or state.open:
         return _decide_snapshot(state, planner, "before a fan-out")
     call_id = fan_id(state.fans + 1)
-    effect = fanning.make_fan(state, call_id, asked.tasks, asked.jobs, asked.check, "the user")
+    fan = fanning.make_fan(state, call_id, asked.tasks, asked.jobs, asked.check, "the user")
+    effect = fan.model_copy(update={"labels": asked.labels})
     return (EffectStarted(call_id=call_id, attempt=1, effect=effect),)
 
 

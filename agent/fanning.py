@@ -96,6 +96,7 @@ def _spawn_one(fan: Fan, branch: Branch, planner: FanPlanner) -> EffectStarted:
         round=branch.round + 1,
         base=branch.base,
         text=branch.told,
+        labels=fan.effect.labels,
         budget_usd=fan.effect.budget_usd,
         at_s=planner.now_s(),
     )

@@ -88,9 +88,10 @@ def _agent_of(effect: Effect) -> AgentId | None:
 def advance(
     state: State, bodies: Sequence[Body], prepare: Callable[[Draft], Prepared], planner: Planner
 ) -> tuple[State, list[Prepared]]:
-    """Apply the bodies, and what is decided on them, in the form in which they will be stored."""
+    """Apply the bodies, and what is decided on them, in the form in which they will be stored. Without bodies: what is
+    decided on the state as it is, which somebody else may have made."""
     batch: list[Prepared] = []
-    waiting = list(bodies)
+    waiting = list(bodies or decide(state, planner))
     while waiting:
         for body in waiting:
             prepared = prepare(Draft(body=body))

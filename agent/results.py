@@ -1,10 +1,26 @@
 """What the model reads of an outcome. Rejected, failed, cancelled and unknown never sound alike."""
 
-from typing import assert_never
+from typing import Literal, assert_never
 
-from eventlog.outcomes import Cancelled, Conflicted, OutcomeUnknown, ToolFailed, ToolSucceeded
+from eventlog.effects import Effect, RunTool
+from eventlog.outcomes import Cancelled, Conflicted, Outcome, OutcomeUnknown, ToolFailed, ToolSucceeded
 
 ToolOutcome = ToolSucceeded | ToolFailed | Conflicted | Cancelled | OutcomeUnknown
+Written = Literal["no", "edits", "more"]
+"""To the files: nothing, what the intents of edits say, or anything."""
+
+
+def wrote(effect: Effect, outcome: Outcome) -> Written:
+    """As far as anybody knows."""
+    match outcome:
+        case ToolSucceeded(wrote=True) if isinstance(effect, RunTool) and effect.effect_class == "edit":
+            return "edits"
+        case OutcomeUnknown() | Conflicted():
+            return "more"
+        case ToolSucceeded(wrote=True) | ToolFailed(wrote=True) | Cancelled(wrote=True):
+            return "more"
+        case _:
+            return "no"
 
 
 def text_for_model(outcome: ToolOutcome) -> str:

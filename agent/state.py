@@ -10,6 +10,7 @@ from pyrsistent import PMap, PVector, pmap, pvector
 
 from agent.background import Crew, reserved_usd
 from agent.fans import Fan
+from agent.results import Written
 from eventlog.effects import AskAgent, AskUser, Effect, RunTool, WakeAgent
 from eventlog.events import (
     ContextSet,
@@ -33,7 +34,6 @@ from eventlog.outcomes import (
 )
 
 CallStatus = Literal["waiting", "asked", "approved", "running", "settled"]
-Written = Literal["no", "edits", "more"]
 
 
 @dataclass(frozen=True)

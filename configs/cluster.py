@@ -63,6 +63,10 @@ def check_own(host: str) -> None:
         raise ClusterRefused(f"{host} is no address of this machine; `ip address` lists those that are.") from error
 
 
+NODE_LABEL = "thalia-version"
+"""What `thalia node` adds to the labels of its machine: agents work on no other one."""
+
+
 def parse_labels(text: str) -> dict[str, str]:
     """NAME=VALUE,… as Ray and Kubernetes have them. Raises ClusterRefused."""
     labels = dict[str, str]()

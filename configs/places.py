@@ -158,6 +158,16 @@ def daemon_place(state_folder: Path) -> DaemonPlace:
     return DaemonPlace(Path(f"/tmp/thalia-{os.getuid()}-{name}"), state_folder)
 
 
+def node_place(variables: Mapping[str, str]) -> DaemonPlace:
+    """Of a machine that has joined another one's cluster; its daemon, if it has one too, has another."""
+    return daemon_place(state_folder(variables) / "node")
+
+
+def place_of(folder: str) -> DaemonPlace:
+    """Of a process that was started for this state folder; empty: for the node on which it is."""
+    return daemon_place(Path(folder)) if folder else node_place(read_variables())
+
+
 def check_private(folder: Path) -> None:
     """Raises PlaceUnsafe, FileNotFoundError."""
     info = folder.lstat()

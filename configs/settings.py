@@ -72,6 +72,9 @@ class Settings(BaseModel):
     """How long a model server may say nothing."""
     agent_quiet_s: float = Field(default=4000.0, gt=0)
     """How long an agent beside the main one may log nothing until its process is replaced; longer than any one call."""
+    agent_lease_s: float = Field(default=60.0, ge=2)
+    """How long an agent on another node may act without hearing of its session: longer than that may be away, and what
+    goes on in its place waits for so long."""
     agents: tuple[str, ...] = ()
     """Background agents of each session, by name: those that ship and the user's own, never a repository's."""
     command_timeout_s: float = Field(default=120.0, gt=0)

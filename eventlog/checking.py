@@ -15,7 +15,7 @@ from eventlog.anchor import Head, Reading, read_anchor
 from eventlog.blobs import BlobStore, sync_folder
 from eventlog.codec import GENESIS, decode
 from eventlog.database import Database, aside_path, wal_path
-from eventlog.errors import BlobMissing, LogBusy, LogDamaged, reason
+from eventlog.errors import BlobMissing, LogBusy, LogDamaged, LogNotFound, reason
 from eventlog.events import DamageAccepted, Event, Rewound
 from eventlog.ids import AgentId
 from eventlog.leases import Lease, note_stored
@@ -207,7 +207,11 @@ def open_copy(folder: Path, target: Path) -> Database:
         try:
             return Database(target / DATABASE, read_only=True)
         except duckdb.Error as error:
-            raise LogDamaged(f"its database cannot be opened ({reason(error)})", _acknowledged(folder)) from error
+            acknowledged = _acknowledged(folder)
+            if acknowledged == 0:
+                # Somebody is just making it.
+                raise LogNotFound(f"Session {folder.name} has no event yet; ask again in a moment.") from error
+            raise LogDamaged(f"its database cannot be opened ({reason(error)})", acknowledged) from error
     raise LogDamaged("its database changes while it is read", None)
 
 

@@ -151,6 +151,8 @@ class FanOut(Value):
     """A command that must succeed on the merged files before the branch moves; empty: none."""
     budget_usd: float | None = None
     """What each agent may spend."""
+    labels: tuple[str, ...] = ()
+    """NAME=VALUE of nodes on which its agents are to work; none: on any."""
     allowed_by: str
 
 
@@ -165,6 +167,8 @@ class SpawnAgent(Value):
     """What its worktree is set to."""
     text: str
     """What it is told."""
+    labels: tuple[str, ...] = ()
+    """As its fan-out's."""
     budget_usd: float | None = None
     at_s: int
 

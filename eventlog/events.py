@@ -84,6 +84,8 @@ class FanOutAsked(Value):
     jobs: int
     """Agents at work at the same time; 0 and less: as many as usual."""
     check: str = ""
+    labels: tuple[str, ...] = ()
+    """NAME=VALUE of nodes on which they are to work; none: on any."""
 
 
 class SessionOpened(Value):
@@ -233,6 +235,10 @@ class LeaseGranted(Value):
     kind: Literal["lease_granted"] = "lease_granted"
     agent: AgentId
     lease: int
+    node: str = ""
+    """Where it works: Ray's id of a node of the cluster; empty: on the session's own."""
+    host: str = ""
+    """What that machine is called."""
 
 
 class Rewound(Value):

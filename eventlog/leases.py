@@ -18,6 +18,8 @@ class Lease:
     """From 1; 0 before the first was granted."""
     last: int
     """The highest `actor_seq` that was stored under it; 0 before the first."""
+    node: str = ""
+    """Where its incarnation works; empty: on the session's own node."""
 
 
 Leases = Mapping[AgentId, Lease]
@@ -38,10 +40,11 @@ def admit(leases: Leases, draft: Draft) -> Admission:
 def note(leases: Leases, draft: Draft) -> Leases:
     """After a draft was stored."""
     match draft.body:
-        case LeaseGranted(agent=agent, lease=number):
-            return {**leases, agent: Lease(number, 0)}
+        case LeaseGranted(agent=agent, lease=number, node=node):
+            return {**leases, agent: Lease(number, 0, node)}
         case _ if draft.actor_seq is not None:
-            return {**leases, draft.actor: Lease(draft.lease, draft.actor_seq)}
+            node = leases.get(draft.actor, NONE).node
+            return {**leases, draft.actor: Lease(draft.lease, draft.actor_seq, node)}
         case _:
             return leases
 
@@ -58,14 +61,15 @@ def admit_all(leases: Leases, drafts: Sequence[Draft]) -> tuple[Leases, list[boo
     return leases, fresh
 
 
-def next_lease(leases: Leases, agent: AgentId) -> LeaseGranted:
+def next_lease(leases: Leases, agent: AgentId, node: str = "", host: str = "") -> LeaseGranted:
     """The event that gives an agent a new lease, and takes it from the incarnation before."""
-    return LeaseGranted(agent=agent, lease=leases.get(agent, NONE).number + 1)
+    return LeaseGranted(agent=agent, lease=leases.get(agent, NONE).number + 1, node=node, host=host)
 
 
 def note_stored(leases: dict[AgentId, Lease], event: Event) -> None:
     """`note`, in place, for an event that is read again: a log holds many, and most change nothing."""
     if isinstance(event.body, LeaseGranted):
-        leases[event.body.agent] = Lease(event.body.lease, 0)
+        leases[event.body.agent] = Lease(event.body.lease, 0, event.body.node)
     elif event.actor_seq is not None:
-        leases[event.actor] = Lease(event.lease, event.actor_seq)
+        node = leases.get(event.actor, NONE).node
+        leases[event.actor] = Lease(event.lease, event.actor_seq, node)

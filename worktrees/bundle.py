@@ -131,6 +131,13 @@ def held_commits(repository: Repository) -> tuple[str, ...]:
     return tuple(sorted({line.split()[0] for line in listed if line.endswith(" commit")}))
 
 
+def refs_below(repository: Repository, prefix: str) -> dict[str, str]:
+    """The commits by the full names of the references that hold them, in the folder `prefix` of references."""
+    listed = repository.git.run("for-each-ref", "--format=%(objectname) %(objecttype) %(refname)", f"{prefix}/")
+    rows = [line.split(" ", 2) for line in listed.decode().splitlines()]
+    return {ref: commit for commit, kind, ref in rows if kind == "commit"}
+
+
 def encode_header(header: Header) -> bytes:
     """The second format where it is enough: every git reads it."""
     plain = header.algorithm == "sha1" and not header.shallow

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worktrees.git import Git, GitFailed, join_names, split_names
-from worktrees.objects import THALIA, encode_commit, move_ref, write_commit
+from worktrees.objects import THALIA, encode_commit, move_ref, read_ref, write_commit
 from worktrees.repository import Repository, Worktree
 
 MAX_FILE_BYTES = 50_000_000
@@ -156,6 +156,18 @@ def snapshot(
     if known != (tree, commit):
         index.write_note(tree, commit)
     return Snapshot(commit, tree, commit != parent, skipped)
+
+
+def capture(repo: Repository, worktree: Worktree, index_path: Path, ref: str, parent: str, message: str) -> str:
+    """Let `ref` hold a commit of the worktree as it is, whatever it held, also where nothing changed since `parent`.
+    Its time is 0, so that the message alone tells it from others."""
+    git = repo.at(worktree)
+    index = PrivateIndex(git, index_path)
+    index.update(index.scan()[0])
+    tree = index.run("write-tree").decode().strip()
+    commit = write_commit(git, encode_commit(tree, (parent,), message, THALIA, 0))
+    move_ref(git, ref, commit, (read_ref(git, ref),))
+    return commit
 
 
 def distrust(git: Git, index_path: Path, commit: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from configs.cluster import ClusterRefused, parse_labels
 from configs.version import VERSION, new_session_name
 from frontends.commands.options import (
     Allowed,
@@ -29,7 +30,9 @@ from frontends.commands.running import RunHere, make_request, run_request
 EXAMPLE = 'check = "pytest -q"\n\n[[task]]\ntext = "…"'
 
 
-def read_tasks(given: list[str], file: Path | None, jobs: int | None, check: str | None) -> dict[str, Any]:
+def read_tasks(
+    given: list[str], file: Path | None, jobs: int | None, check: str | None, labels: str | None = None
+) -> dict[str, Any]:
     """JSON of an actors.sessions.FanRequest. What is typed counts before what the file says. Raises Stop."""
     said = _read(file) if file is not None else {}
     tasks = [*map(_as_text, given), *said.get("tasks", [])]
@@ -41,7 +44,15 @@ def read_tasks(given: list[str], file: Path | None, jobs: int | None, check: str
         "tasks": tasks,
         "jobs": jobs if jobs is not None else said.get("jobs"),
         "check": _as_text(check) if check is not None else said.get("check", ""),
+        "labels": _read_labels(labels if labels is not None else said.get("labels", "")),
     }
+
+
+def _read_labels(text: str) -> list[str]:
+    try:
+        return [f"{name}={value}" for name, value in sorted(parse_labels(text).items())]
+    except ClusterRefused as error:
+        raise Stop(2, str(error)) from error
 
 
 def _as_text(given: str) -> str:
@@ -57,19 +68,19 @@ def _read(file: Path) -> dict[str, Any]:
         raise Stop(2, f"{file} cannot be read as TOML ({why}).") from error
     if wrong := _find_wrong(tree):
         raise Stop(2, f"{file} is not a list of tasks ({wrong}); it should look like this:\n{EXAMPLE}")
-    jobs, check = tree.get("jobs"), tree.get("check", "")
+    jobs, check, labels = tree.get("jobs"), tree.get("check", ""), tree.get("labels", "")
     # A truth value is an int, too.
     number = isinstance(jobs, int) and not isinstance(jobs, bool) and jobs > 0
-    if not (jobs is None or number) or not isinstance(check, str):
-        raise Stop(2, f"In {file} `jobs` must be a number from 1 on and `check` a command.")
+    if not (jobs is None or number) or not isinstance(check, str) or not isinstance(labels, str):
+        raise Stop(2, f"In {file} `jobs` must be a number from 1 on, `check` a command and `labels` NAME=VALUE,….")
     tasks = [task["text"] if isinstance(task, dict) else task for task in tree.get("task", [])]
-    return {"tasks": tasks, "jobs": jobs, "check": check}
+    return {"tasks": tasks, "jobs": jobs, "check": check, "labels": labels}
 
 
 def _find_wrong(tree: dict[str, Any]) -> str:
     """Of what is not as in the example, the first. Empty where all is."""
     tasks = tree.get("task", [])
-    if unknown := sorted(tree.keys() - {"task", "jobs", "check"}):
+    if unknown := sorted(tree.keys() - {"task", "jobs", "check", "labels"}):
         return f"{unknown[0]!r} is not known there"
     if not isinstance(tasks, list):
         return "each task begins with [[task]]"
@@ -91,6 +102,9 @@ def add_fanout(app: typer.Typer, make_options: Callable[..., dict[str, Any]], ru
         file: Annotated[Path | None, typer.Option("--file", help="Tasks from a TOML file.")] = None,
         jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Agents at work at the same time; 8.")] = None,
         check: Annotated[str | None, typer.Option("--check", help="Must succeed on each merge.")] = None,
+        labels: Annotated[
+            str | None, typer.Option("--labels", help="NAME=VALUE,… that a node of the cluster must have.")
+        ] = None,
         base: Annotated[str | None, typer.Option("--base", help="Begin with this commit, not what you see.")] = None,
         model: Model = None,
         output: Output = "text",
@@ -107,7 +121,7 @@ def add_fanout(app: typer.Typer, make_options: Callable[..., dict[str, Any]], ru
         no_daemon: NoDaemon = False,
     ) -> None:
         """Several agents at once, each on one task; what they make is merged one after the other."""
-        fan = read_tasks(tasks or [], file, jobs, check)
+        fan = read_tasks(tasks or [], file, jobs, check, labels)
         session = new_session_name()
         if output == "text":
             print(f"thalia {VERSION} · session {session}", flush=True)

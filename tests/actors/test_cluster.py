@@ -16,7 +16,7 @@ import pytest
 from actors.head import Head, HeadError, start_head
 from actors.joining import check_head, join_head
 from actors.ray_command import HeadFiles, HeadSize, Reach, head_command, head_environment
-from configs.cluster import PORTS
+from configs.cluster import NODE_LABEL, PORTS
 from configs.version import VERSION
 from processes import tree
 from tests.actors.ray_arena import drive, free_ports, module_head, run_driver, short_folder
@@ -38,7 +38,8 @@ def secret(head: Head) -> str:
 @asynccontextmanager
 async def joined(head: Head, host: str, **labels: str) -> AsyncIterator[Head]:
     with short_folder() as files:
-        reach, size = Reach(host, 0, head.address, secret(head)), HeadSize(workers=0, cpus=3, labels=labels)
+        reach = Reach(host, 0, head.address, secret(head))
+        size = HeadSize(workers=0, cpus=3, labels={**labels, NODE_LABEL: VERSION})
         node = await join_head(files, os.environ, size, reach, thalia=False)
         try:
             yield node

@@ -135,11 +135,11 @@ def test_a_file_that_is_no_list_of_tasks_is_refused(tmp_path: Path, content: str
 def test_a_file_may_name_its_tasks_in_a_row(tmp_path: Path) -> None:
     file = tmp_path / "tasks.toml"
     file.write_text('task = ["One.", "Two."]\n')
-    assert read_tasks([], file, 2, None) == {"tasks": ["One.", "Two."], "jobs": 2, "check": ""}
+    assert read_tasks([], file, 2, None) == {"tasks": ["One.", "Two."], "jobs": 2, "check": "", "labels": []}
 
 
 def test_bytes_that_are_no_text_are_taken_as_they_can_be_read() -> None:
-    wanted = {"tasks": ["An odd \ufffd task."], "jobs": None, "check": "echo \ufffd"}
+    wanted = {"tasks": ["An odd \ufffd task."], "jobs": None, "check": "echo \ufffd", "labels": []}
     assert read_tasks(["An odd \udcff task."], None, None, "echo \udcff") == wanted
 
 

@@ -129,3 +129,10 @@ async def test_all_is_private_under_an_open_umask(tmp_path) -> None:
 def assert_private(folder: Path) -> None:
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*"))}
     assert {path: mode for path, mode in modes.items() if mode != (0o700 if path.is_dir() else 0o600)} == {}
+
+
+def test_a_log_that_is_just_being_made_has_nothing_to_read_yet(tmp_path) -> None:
+    make(tmp_path / "new").close()
+    (tmp_path / "new" / "log.duckdb").write_bytes(b"half")
+    with pytest.raises(LogNotFound, match=r"^Session new has no event yet; ask again in a moment\.$"):
+        read_log(tmp_path / "new")
