@@ -19,7 +19,7 @@ from agent.state import State
 from configs.boot import boot_id
 from configs.crash import reached
 from configs.version import VERSION
-from eventlog.effects import MakeWorktree, MergeWork, TakeSnapshot
+from eventlog.effects import CallModel, MakeWorktree, MergeWork, TakeSnapshot
 from eventlog.events import (
     Approved,
     Body,
@@ -133,6 +133,9 @@ class Coordinator:
         events = await self.opened.log.append(prepared)
         for event in events:
             self._publish(event)
+        if any(isinstance(event.body, EffectStarted) and isinstance(event.body.effect, CallModel) for event in events):
+            # As in the loop: while others work for hours, the main agent may call no model itself.
+            self.opened.log.checkpoint_when_large()
         return events
 
     def interrupt(self, command_id: CommandId) -> None:

@@ -82,6 +82,8 @@ class DuckLog:
         self._lock = lock
         self._failure: LogError | None = None
         self._closing = False
+        self._asked = False
+        """Whether a checkpoint waits in the queue: with many agents many would ask for one."""
         self._gate = threading.Lock()
         """So that nothing is put in the queue behind the word to close, where nobody would answer."""
         self._queue: SimpleQueue[_Append | _Checkpoint | _Close] = SimpleQueue()
@@ -146,7 +148,8 @@ class DuckLog:
 
     def checkpoint_when_large(self) -> None:
         """To be called when nobody waits for an append, as while a model thinks."""
-        if self.wal_bytes() > self.checkpoint_bytes:
+        if not self._asked and self.wal_bytes() > self.checkpoint_bytes:
+            self._asked = True
             self.checkpoint()
 
     def wal_bytes(self) -> int:
@@ -209,6 +212,7 @@ class DuckLog:
             match item:
                 case _Checkpoint():
                     self._checkpoint()
+                    self._asked = False
                 case _Close():
                     return
                 case _Append():

@@ -95,6 +95,21 @@ async def test_an_append_that_comes_again_is_stored_once_and_acknowledged_again(
     assert [event["actor_seq"] for event in house.stored(after=1)] == [1, 2, 3]
 
 
+async def test_the_log_is_compacted_while_only_other_agents_call_models(house: House) -> None:
+    log = house.coordinator.opened.log
+    log.checkpoint_bytes = 100_000
+    await house.grant()
+    visitor = await house.visit()
+    await visitor.ask(**append(1, *(said(number, "y" * 4000) for number in range(1, 51))))
+    assert log.wal_bytes() > 100_000
+    called = CallModel(model="m", builder="chat/1", request_hash=Digest("0" * 64), request_bytes=1, messages=1)
+    await visitor.ask(**append(51, EffectStarted(call_id=CallId("c1"), attempt=1, effect=called)))
+    # Behind the checkpoint in the queue.
+    await visitor.ask(**append(52, said(52)))
+    assert log.wal_bytes() < 100_000
+    assert [event["actor_seq"] for event in house.stored()][-52:] == list(range(1, 53))
+
+
 async def test_a_superseded_lease_is_refused_and_the_connection_goes_on(house: House) -> None:
     await house.grant()
     assert await house.grant() == 2
