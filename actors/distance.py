@@ -7,6 +7,7 @@ from actors.agent_lease import AgentLease
 from actors.courier import Recipient
 from actors.elsewhere import Elsewhere
 from actors.files import SessionFiles
+from configs.crash import reached
 from eventlog.ids import SessionId
 from worktrees.bundle import refs_below, take_bundle
 from worktrees.mirror import MirrorSettings, open_mirror
@@ -37,7 +38,8 @@ class Distance:
         """The mirror has the agent's references as the session does, and no other of the agent's: what an earlier
         incarnation made here and nobody was told is not there any more. Blocks. Raises GitError."""
         git = files.repository.git
-        take_bundle(files.repository, self.bundle, {ref: read_ref(git, ref) for ref in self.given.wanted})
+        held = {ref: read_ref(git, ref) for ref in self.given.wanted}
+        take_bundle(files.repository, self.bundle, held, reached=lambda name: reached(f"bundle_{name}"))
         for ref, commit in refs_below(files.repository, files.refs).items():
             if ref not in self.given.refs:
                 delete_ref(git, ref, commit)

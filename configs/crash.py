@@ -8,8 +8,8 @@ THALIA_CRASH_TRACE=file     lists each place that is reached, `name:count` a lin
 THALIA_CRASH_BOOT=name      the machine was started anew since it had another name here
 THALIA_CRASH_WRAPPER=name   a point of the process around a command; `name:3` is the third command of the session
 
-A new point is one line in POINTS or DAEMON_POINTS; a run that never reaches it, or reaches one that is not there, fails
-the harness."""
+A new point is one line in POINTS, DAEMON_POINTS or FAR_POINTS; a run that never reaches it, or reaches one that is not
+there, fails the harness."""
 
 import os
 import signal
@@ -160,6 +160,26 @@ DAEMON_POINTS = (
     "after_down_answer",
 )
 """Of a daemon's processes, besides POINTS in those that host a session."""
+FAR_POINTS = (
+    # From the session to another node.
+    "bundle_out_before_make",
+    "bundle_out_after_make",
+    # What an agent made there, on its way back.
+    "bundle_before_make",
+    "bundle_after_make",
+    "bundle_before_stored",
+    # Taken on either side.
+    "bundle_before_index",
+    "bundle_after_index",
+    "bundle_after_objects",
+    "bundle_before_ref",
+    "bundle_after_ref",
+    "bundle_after_taken",
+    # Another worktree in place of one that was lost with its node.
+    "before_move",
+    "after_move",
+)
+"""Of agents on other nodes than their session's, besides POINTS and DAEMON_POINTS."""
 WRAPPER_POINTS = (
     "before_lock",
     "after_lock",

@@ -3,16 +3,15 @@
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from daemon_machine import Machine, machine
-
 from configs.places import MARK, daemon_place
 from processes.tree import carriers, read, send
 from tests.actors.ray_arena import free_ports
+from tests.cli.daemon_machine import Machine, machine
 
 
 @dataclass(slots=True)
@@ -46,7 +45,7 @@ class Cluster:
         state = self.head.folder / f"node-{name}"
         token = str(self.head.home / "cluster.token")
         options = ("--token-file", token, "--state", str(state), "--host", host, "--port", "0", "--labels", labels)
-        process = self.head.start("node", self.address, *options)
+        process = self.head.start("node", self.address, *options, env={"THALIA_HOME": str(state)})
         assert process.stdout is not None and process.stderr is not None
         line = process.stdout.readline() or process.stderr.read()
         found = re.search(r"· node ([0-9a-f]+)", line)
@@ -56,9 +55,9 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, lease_s: float) -> Iterator[Cluster]:
+def cluster(folder: Path, lease_s: float, env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
     address = f"127.0.0.2:{free_ports()}"
-    with machine(folder) as head:
+    with machine(folder, env) as head:
         head.config.write_text(f"agent_lease_s = {lease_s}\n")
         done = head.run("up", "--cluster", address)
         assert done.code == 0, done.err
