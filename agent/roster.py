@@ -9,7 +9,7 @@ from agent.fans import SETTLED, Branch, Fan, Stage
 from agent.folding import rewind
 from agent.state import State
 from eventlog.effects import CallModel, RetireAgents, RunTool, WakeAgent
-from eventlog.events import EffectFinished, Event, Forked, Rewound
+from eventlog.events import EffectFinished, Event, Forked, LeaseGranted, Rewound
 from eventlog.ids import MAIN, AgentId, CallId, Commit
 from eventlog.outcomes import AgentsRetired, Report, Silence
 
@@ -35,6 +35,8 @@ class AgentLine:
     began_us: int | None = None
     """When its first round began, and when it was settled or its fan-out ended; as `since_us`."""
     ended_us: int | None = None
+    host: str = ""
+    """The machine on which its worktree is; empty: its session's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Roster:
         self._ended_us: dict[AgentId, int] = {}
         self._own: dict[AgentId, State] = {}
         self._last_us: dict[AgentId, int] = {}
+        self._hosts: dict[AgentId, str] = {}
         self._without: set[AgentId] = set()
         """Whose worktree was given back, or is another session's."""
 
@@ -98,6 +101,8 @@ class Roster:
             case EffectFinished(outcome=AgentsRetired() as retired) as body:
                 self._note_retired(body.call_id, retired)
                 self._main = apply(self._main, body)
+            case LeaseGranted(agent=agent, host=host):
+                self._hosts[agent] = host
             case body:
                 self._main = apply(self._main, body)
         self._note_fan(event.ts_us)
@@ -168,6 +173,7 @@ class Roster:
             commit=branch.work,
             began_us=self._began_us.get(branch.agent),
             ended_us=self._ended_us.get(branch.agent),
+            host=self._hosts.get(branch.agent, ""),
         )
 
 

@@ -64,7 +64,8 @@ def agent_rows(line: "AgentLine", now_us: int) -> list[str]:
     since = "" if line.since_us is None else f"{max(now_us - line.since_us, 0) // 1_000_000} s"
     cost = "cost unknown" if line.cost_usd is None else f"${line.cost_usd:.4f}"
     task = shorten(safe_line(first_line(line.task)), 60)
-    more = (("now", doing(line)), ("worktree", line.worktree or ""), ("commit", line.commit or ""))
+    at = f"{line.host}:{line.worktree}" if line.host and line.worktree else line.worktree or ""
+    more = (("now", doing(line)), ("worktree", at), ("commit", line.commit or ""))
     return [
         f"{safe_line(line.agent):<8} {line.stage:<10} round {line.round} {since:>8} {cost:>12}  {task}",
         *(f"         {title:<10} {safe_line(text)}" for title, text in more if text),
@@ -146,6 +147,7 @@ def agent_json(line: "AgentLine") -> str:
             "doing": doing(line),
             "since_us": line.since_us,
             "cost_usd": line.cost_usd,
+            "host": line.host,
             "worktree": line.worktree,
             "commit": line.commit,
             "task": first_line(line.task),

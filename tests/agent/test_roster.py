@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from agent.fanning import make_fan
 from agent.roster import AgentLine, Roster, list_agents
 from eventlog.effects import CallModel, RunTool
-from eventlog.events import Event, Forked, Interrupted, Rewound
+from eventlog.events import Event, Forked, Interrupted, LeaseGranted, Rewound
 from eventlog.ids import AgentId, CallId, CommandId, SessionId
 from eventlog.messages import Usage
 from eventlog.outcomes import AgentsRetired, AttemptLost, BranchAdvanced, MergePrepared, Refused
@@ -51,6 +51,14 @@ def test_an_agent_at_work_is_told_by_what_it_began_last() -> None:
     assert isinstance(book.lines[0].doing, RunTool) and book.lines[0].doing.arguments == '{"path":"a"}'
     book.agent("f1-1", finished("c1_1", done()))
     assert book.lines[0].doing is None
+
+
+def test_an_agent_is_where_its_latest_lease_says() -> None:
+    book = Book(by_person())
+    book.main(LeaseGranted(agent=AgentId("f1-1"), lease=1, node="n1", host="gpu1"))
+    assert [line.host for line in book.lines] == ["gpu1", ""]
+    book.main(LeaseGranted(agent=AgentId("f1-1"), lease=2))
+    assert [line.host for line in book.lines] == ["", ""]
 
 
 def test_what_it_costs_is_known_before_its_round_is_over() -> None:
