@@ -16,6 +16,7 @@ from actors.door import Door
 from actors.local import Go, Run, Unreachable, drive_session
 from actors.past import Past
 from actors.ray_agents import RayAgents, Seat
+from actors.receiving import discard_bundles
 from actors.refusals import refusal_of, valid_text
 from actors.sessions import Options, Ready, prepare_new, prepare_resumed
 from agent.models.client import Delta
@@ -138,6 +139,7 @@ class Hosted:
         # What was lost is told again, as an event of this run.
         self.head = coordinator.opened.log.head.seq if lost is None else lost.last
         self.standing = coordinator.standing
+        await asyncio.to_thread(discard_bundles, coordinator.opened.log.folder)
         door = Door(coordinator, self._place.door(self.request.session))
         reached("before_door")
         try:

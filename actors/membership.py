@@ -52,11 +52,12 @@ def announce() -> None:
     client.internal_kv_put(KEY, VERSION.encode(), True, SPACE, timeout=_ANSWER_S)
 
 
-def list_members(now_us: int) -> list[Member]:
-    """The own one first, then by the time of joining. Blocks. Raises RayError where the head does not answer."""
+def list_members(now_us: int, *, count: bool = True) -> list[Member]:
+    """The own one first, then by the time of joining. `count`: what of ours runs on each, which takes longer. Blocks.
+    Raises RayError where the head does not answer."""
     import ray
 
-    own, runs = ray.get_runtime_context().get_node_id(), _count_processes()
+    own, runs = ray.get_runtime_context().get_node_id(), _count_processes() if count else Counter()
     found = [_member(info, own, runs) for info in _client().get_all_node_info(timeout=_ANSWER_S).values()]
     shown = [one for one in found if one.ended_us is None or now_us - one.ended_us < LOST_S * 1_000_000]
     return sorted(shown, key=lambda one: (not one.own, one.since_us, one.id))

@@ -143,7 +143,7 @@ async def _list_members(node: str = "") -> list[Member]:
 
     while True:
         try:
-            members = await asyncio.to_thread(list_members, 0)
+            members = await asyncio.to_thread(list_members, 0, count=False)
         except RayError as error:
             raise WorkerLost(f"the cluster does not answer ({type(error).__name__})") from error
         if not any(member.id == node and member.as_node().alive for member in members) or await is_reached(node):

@@ -8,7 +8,7 @@ from actors.agent_lease import AgentLease, lease_file
 from actors.agent_work import Agent, Known, Round, Workshop, fold_agent, opening_of
 from actors.agents import Append, Assignment, grant_lease
 from agent.state import State
-from eventlog.effects import RetireAgents
+from eventlog.effects import RetireAgents, SpawnAgent
 from eventlog.errors import LogError
 from eventlog.events import Draft, Event
 from eventlog.ids import AgentId
@@ -61,6 +61,8 @@ class LocalAgents:
     async def run(self, effect: Assignment, attempt: int, session: State) -> AgentEnded | Refused:
         log, append, name = self._log, self._append, effect.agent
         assert log is not None and append is not None
+        if isinstance(effect, SpawnAgent) and effect.labels:
+            return Refused(text="Only the daemon has agents on other nodes; leave out --no-daemon, or --labels.")
         if log.leases.get(name, NONE).node:
             # Out there it may act for as long as that: nobody is here whom it asks.
             await asyncio.sleep(self._shop.lease_s)

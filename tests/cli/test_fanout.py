@@ -157,6 +157,14 @@ def test_base_begins_with_that_commit_and_merge_brings_what_was_made(place: Plac
     assert place.git("status", "--short").split() == ["??", "copy.txt", "??", "dirty.txt", "??", "names.txt"]
 
 
+def test_labels_without_the_daemon_are_refused_in_a_sentence(place: Place) -> None:
+    result = fan_out(place, {"Copy": (DONE,)}, "Copy it.", "--labels", "zone=b")
+    assert result.code == 10
+    assert "Only the daemon has agents on other nodes; leave out --no-daemon, or --labels." in result.out
+    wrong = place.run("fanout", "Copy it.", "--labels", "zone", "-m", "scripted/none")
+    assert wrong.code == 2 and "'zone' is no label; NAME=VALUE is one" in wrong.err
+
+
 def test_a_check_that_stays_red_ends_with_14_and_what_passes_it_is_merged(place: Place) -> None:
     worse = [part for n in range(3) for part in writing(f"bad{n}.txt", "x\n")]
     agents = {"good": writing("good.txt", "1\n"), "bad": worse}
