@@ -102,6 +102,8 @@ class RayAgents:
         try:
             outcome = _read(agent, await self._wait(agent, worker, owner))
         except WorkerLost as error:
+            # Where only the way to it broke it lives, and nobody would ask any more what its round came to.
+            await detached.end(worker, None)
             how = str(error) if isinstance(error, WorkerHung) else f"ended ({error})"
             outcome = AttemptLost(evidence=f"the process of agent {agent} {how}; it goes on from the log")
         finally:
@@ -113,7 +115,7 @@ class RayAgents:
         return outcome
 
     async def _wait(self, agent: AgentId, worker: Handle, owner: str) -> bytes:
-        """Raises WorkerLost, and WorkerHung for one that was ended because it hung: their processes are gone."""
+        """Raises WorkerLost, and WorkerHung for one that hung; the process of that one was ended."""
         self._heard[agent] = asyncio.Event()
         process = await _process_of(worker)
         told = asyncio.ensure_future(ask(worker.outcome.remote(owner), None))

@@ -6,6 +6,7 @@ sent again under the same numbers, and the log keeps one of each."""
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,16 +104,23 @@ class RemoteLog:
         return await sent.future
 
     def read(self, after_seq: int = 0) -> Iterator[Event]:
-        """Up to what is acknowledged at the call, of all agents. Blocks; not in the coordinator's own loop.
-        Raises LogError."""
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(self._patience_s)
-                connection.connect(str(self._path))
-                yield from _read(connection, after_seq)
-        except (OSError, FrameError) as error:
-            text = str(error) if isinstance(error, FrameError) else reason(error)
-            raise LogError(f"The session's log cannot be read at {self._path} ({text}).") from error
+        """Up to what is acknowledged when it is first reached, of all agents. A coordinator that goes away is waited
+        for, as when appending. Blocks; not in the coordinator's own loop. Raises LogError."""
+        page, give_up = _Page(after_seq), time.monotonic() + self._patience_s
+        while True:
+            try:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                    connection.settimeout(self._patience_s)
+                    connection.connect(str(self._path))
+                    for event in _read(connection, page):
+                        give_up = time.monotonic() + self._patience_s
+                        yield event
+                return
+            except (OSError, FrameError) as error:
+                if time.monotonic() > give_up:
+                    text = str(error) if isinstance(error, FrameError) else reason(error)
+                    raise LogError(f"The session's log cannot be read at {self._path} ({text}).") from error
+            time.sleep(LONGEST_PAUSE_S)
 
     def checkpoint_when_large(self) -> None:
         """The coordinator sees to it."""
@@ -212,18 +220,30 @@ class RemoteLog:
         self._waiting.clear()
 
 
-def _read(connection: socket.socket, after_seq: int) -> Iterator[Event]:
+@dataclass(slots=True)
+class _Page:
+    """What is read, over several connections where one is lost."""
+
+    after: int
+    """seq of the last event that came."""
+    head: int | None = None
+    """seq of the last one that is to come."""
+
+
+def _read(connection: socket.socket, page: _Page) -> Iterator[Event]:
     connection.sendall(encode({"op": "ping", "id": 0}))
     messages = _messages(connection)
     head = next(messages)["head"]
-    if after_seq >= head:
+    page.head = head = head if page.head is None else page.head
+    if page.after >= head:
         return
-    connection.sendall(encode({"op": "attach", "id": 1, "after": after_seq}))
+    connection.sendall(encode({"op": "attach", "id": 1, "after": page.after}))
     for message in messages:
         if "error" in message:
             raise LogError(message["text"])
         if "event" in message:
             event = _event.validate_python(message["event"])
+            page.after = event.seq
             yield event
             if event.seq >= head:
                 return

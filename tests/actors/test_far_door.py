@@ -126,6 +126,28 @@ async def test_a_long_log_is_read_and_followed_across_nodes(house: House, ways: 
         await follower.leave()
 
 
+@pytest.mark.parametrize("side", ["far", "near"])
+async def test_a_log_is_read_to_its_end_though_a_side_is_killed_meanwhile(
+    house: House, ways: FarWays, side: str
+) -> None:
+    coordinator, path = house.coordinator, ways.to(house.door.path)
+    for start in range(0, 4000, 1000):
+        drafts = [Draft(body=said(start + number, "y" * 3000)) for number in range(1000)]
+        await coordinator.append([coordinator.opened.log.prepare(draft) for draft in drafts])
+    async with remote(path) as log:
+
+        def read() -> list[Event]:
+            found: list[Event] = []
+            for event in log.read():
+                found.append(event)
+                if len(found) == 100:
+                    os.kill(ways.far_pid if side == "far" else ways.near_pid, signal.SIGKILL)
+            return found
+
+        async with asyncio.timeout(BOUND_S):
+            assert await asyncio.to_thread(read) == list(coordinator.opened.log.read())
+
+
 async def test_a_way_that_is_silent_for_longer_than_the_lease_ends_the_agents_command_and_its_late_append_is_refused(
     house: House, ways: FarWays, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from tests.chaos.scenes import call
 from tests.cli.cli_program import FILES
 from tests.cli.cluster_stage import Cluster, JoinedNode, cluster
 
-LEASE_S = 3
+LEASE_S = 5
 HOSTS = {"b": "127.0.0.3", "c": "127.0.0.4"}
 LABELS = "disk=big"
 TURNS: list[object] = [

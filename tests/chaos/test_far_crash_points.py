@@ -58,6 +58,7 @@ def test_an_agent_elsewhere_recovers_from_a_kill_at_a_point_and_from_another_mea
     scene, place = random.choice(points[name])
     reached = [one for one in strike(stage, scene, place) if one.partition(":")[0] in OF_AGENTS]
     check_nodes(stage)
-    if reached:
+    # An agent may die twice in a round; in the other scene its node does, too.
+    if reached and scene.exact:
         strike(stage, scene, place, random.choice(reached))
         check_nodes(stage)
