@@ -25,6 +25,10 @@ from eventlog.events import EffectStarted
 from eventlog.outcomes import Outcome, ToolSucceeded
 from worktrees.bundle import make_bundle, refs_below
 
+Store = Callable[[str, str, bytes], Awaitable[bool]]
+"""A bundle under its name beside the log of a session. False where it could not be stored. Raises WorkerLost, and
+ValueError where nobody is there."""
+
 STORE_S = 120.0
 """For one bundle to cross."""
 PAUSE_S = 0.25
@@ -50,6 +54,14 @@ class Recipient:
     """Other commits that it has."""
 
 
+async def store_far(session: str, name: str, bundle: bytes) -> bool:
+    """A Store."""
+    from actors.near_door import FAR
+
+    far = await detached.find(FAR)
+    return await detached.ask(far.store.remote(session, name, bundle), STORE_S)
+
+
 class Courier:
     """A Carrier, of one incarnation."""
 
@@ -58,9 +70,10 @@ class Courier:
         files: SessionFiles,
         session: Recipient,
         change: Callable[..., Awaitable[object]],
+        store: Store = store_far,
     ) -> None:
         """`change` runs a function in a thread, under the agent's lease."""
-        self._files, self._session, self._change = files, session, change
+        self._files, self._session, self._change, self._store = files, session, change, store
         self._held = dict(session.held)
         self._busy = asyncio.Lock()
 
@@ -88,7 +101,7 @@ class Courier:
     async def _send(self, moved: Mapping[str, str]) -> None:
         refusal: str | None = ""
         for _ in range(TRIES):
-            have = (*self._session.have, *self._held.values())
+            have = (*self._session.have, *(() if refusal else self._held.values()))
             bundle = await asyncio.to_thread(make_bundle, self._files.repository, moved, have, reached=_point)
             refusal = await self._bring(hashlib.sha256(bundle).hexdigest(), bundle, moved)
             if refusal is None:
@@ -103,10 +116,7 @@ class Courier:
         question = {"op": "deliver", "agent": to.agent, "lease": to.lease, "bundle": name, "moves": moves}
         while True:
             with suppress(WorkerLost, ValueError, DoorGone, FrameError):
-                from actors.near_door import FAR
-
-                far = await detached.find(FAR)
-                if await detached.ask(far.store.remote(to.session, name, bundle), STORE_S):
+                if await self._store(to.session, name, bundle):
                     answer = await ask(to.door, question)
                     if answer.get("error") == LeaseSuperseded.__name__:
                         raise LeaseSuperseded(to.agent, to.lease)

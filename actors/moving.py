@@ -17,7 +17,7 @@ from eventlog.ids import CallId, Commit
 from eventlog.outcomes import Refused, ToolSucceeded, WorktreeReady
 from eventlog.seams import Log
 from worktrees.objects import move_ref, read_ref
-from worktrees.snapshot import capture
+from worktrees.snapshot import capture, distrust
 
 CAPTURED = "captured"
 """The reference that holds an agent's files as they were after its latest call that may have written anything."""
@@ -56,7 +56,9 @@ async def move_in(loop: Loop, log: Log, files: SessionFiles, move: Move) -> None
     await move.arrived()
     reached("after_move")
     ended = EffectFinished(call_id=call_id, attempt=state.open[call_id].attempt, outcome=outcome)
-    loop.state = await _record(log, state, [*settle_left(state, move.is_here), ended])
+    # Also of those that left a trace here: what they wrote went when the tree was set back.
+    lost = settle_left(state, lambda call, attempt: False)
+    loop.state = await _record(log, state, [*lost, ended])
 
 
 def is_worktree(effect: object) -> bool:
@@ -77,7 +79,8 @@ def bring_over(files: SessionFiles, left: LeftOver, lease: int, at_s: int) -> Wo
         return Refused(text="The files that its last command left did not come from the machine that was lost.")
     worktree = files.pool.acquire(files.key, start, now_s=at_s, reached=lambda name: reached(f"pool_{name}"))
     place = Place(worktree.path, worktree)
-    # An earlier incarnation may have worked here, before it worked elsewhere.
+    # An earlier incarnation may have worked here, before it worked elsewhere, and the power may have failed since.
+    distrust(files.repository.at(worktree), files.pool.index_path(worktree), start)
     files.restore(place, start)
     for edit in left.edits:
         done = redo(place.path, edit.tool, edit.arguments, edit.changes, reached)

@@ -9,7 +9,7 @@ from pathlib import Path
 from actors.door_requests import Move
 from actors.files import SessionFiles
 from configs.crash import reached
-from worktrees.bundle import take_bundle
+from worktrees.bundle import BundleRefused, check_own, read_header, take_bundle
 from worktrees.objects import read_ref
 
 FOLDER = "bundles"
@@ -36,14 +36,18 @@ def store_bundle(session_folder: Path, name: str, bundle: bytes) -> None:
 
 
 def take_delivered(files: SessionFiles, session_folder: Path, name: str, moves: Mapping[str, Move]) -> None:
-    """Move the agent's references, each by compare-and-swap. Blocks; may be repeated. Raises GitError, and
-    FileNotFoundError where the file is not there and something is left to be moved."""
+    """Move the agent's references, each by compare-and-swap. Blocks; may be repeated. Raises GitError, also where a
+    name leads out of the agent's own folder or the bundle holds other commits; and FileNotFoundError where the file is
+    not there and something is left to be moved."""
     file = session_folder / FOLDER / name
-    wanted = {files.ref(ref): move for ref, move in moves.items()}
+    wanted = {check_own(files.ref(ref)): move for ref, move in moves.items()}
     git = files.repository.git
     if any(read_ref(git, ref) != move.new for ref, move in wanted.items()):
-        old = {ref: move.old for ref, move in wanted.items()}
-        take_bundle(files.repository, file.read_bytes(), old, reached=lambda point: reached(f"bundle_{point}"))
+        old, bundle = {ref: move.old for ref, move in wanted.items()}, file.read_bytes()
+        for ref, commit in read_header(bundle).refs.items():
+            if ref in wanted and wanted[ref].new != commit:
+                raise BundleRefused(f"The bundle holds another commit for {ref} than was told; nothing was taken.")
+        take_bundle(files.repository, bundle, old, reached=lambda point: reached(f"bundle_{point}"))
     file.unlink(missing_ok=True)
     reached("bundle_after_taken")
 

@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from actors.agent_work import Workshop
 from actors.agents import Assignment
-from actors.detached import Handle, WorkerLost, ask
+from actors.detached import Handle, WorkerLost, ask, find
 from actors.elsewhere import Elsewhere, encode_mirror
 from actors.membership import Member, list_members
 from actors.placing import Node, place
@@ -39,30 +40,35 @@ class Site:
 
 
 OWN = Site()
+Seen = Literal["answers", "silent", "nobody"]
+"""Of a node: what carries its agents' words answers, or does not, or is not there."""
+ListMembers = Callable[[], Awaitable[list[Member]]]
+"""The nodes that there are. Raises WorkerLost where the cluster does not answer."""
+Look = Callable[[str], Awaitable[Seen]]
 
 
-class Sites:
-    def __init__(self, shop: Workshop, settings: Settings, state_folder: Path) -> None:
-        self._shop, self._settings, self._state_folder = shop, settings, state_folder
-        self._reached: set[str] = set()
-        """Nodes to which a way is open."""
-        self._locks: dict[str, asyncio.Lock] = {}
-        """By node: what one agent was sent, the next need not be."""
+class Choosing:
+    """Which node each agent of a session gets."""
+
+    def __init__(self, list_all: ListMembers, look: Look) -> None:
+        self._list_all, self._look = list_all, look
         self._choosing = asyncio.Lock()
         self._taken: dict[AgentId, str] = {}
-        """Where the session's agents that are at work are, also the own node."""
+        """Where the session's agents that are at work are; empty: on the own node."""
 
     async def choose(self, effect: Assignment, before: Lease, others: Callable[[], Awaitable[Counter[str]]]) -> Site:
         """For a round of an agent that had the lease `before`; until `release` it counts as at work there. It stays
         where it was, if that node lives. `others`: agents of other sessions at work, by node. Raises NoNode, and
         WorkerLost where the cluster does not answer."""
         if before.number and not before.node:
+            self._taken[effect.agent] = OWN.node
             return OWN
         async with self._choosing:
-            members = await _list_members(before.node)
+            members = await self._list_members(before.node)
             chosen = await self._choose(effect, before, members, others)
-            self._taken[effect.agent] = chosen.id
-        return OWN if chosen.own else Site(chosen.id, chosen.host)
+            site = OWN if chosen.own else Site(chosen.id, chosen.host)
+            self._taken[effect.agent] = site.node
+        return site
 
     async def _choose(
         self,
@@ -77,12 +83,38 @@ class Sites:
             return known[before.node]
         if not isinstance(effect, SpawnAgent) or (len(known) == 1 and not effect.labels):
             return own
-        busy = Counter(self._taken.values()) + await others()
+        busy = Counter(node or own.id for node in self._taken.values()) + await others()
         nodes = [_as_node(member, busy) for member in members]
         return known[place(nodes, own.id, parse_labels(",".join(effect.labels)))]
 
     def release(self, agent: AgentId) -> None:
         self._taken.pop(agent, None)
+
+    async def _list_members(self, node: str) -> list[Member]:
+        """`node`: one that may have been lost just now, of which the cluster need not know yet; it answers, or is not
+        alive. Raises WorkerLost."""
+        while True:
+            members = await self._list_all()
+            if not any(member.id == node and member.as_node().alive for member in members):
+                return members
+            match await self._look(node):
+                case "answers":
+                    return members
+                case "nobody":
+                    # Nobody was there yet, or who was there went with the node: then the cluster knows by now.
+                    return await self._list_all()
+                case "silent":
+                    await asyncio.sleep(_LOOK_S)
+
+
+class Sites(Choosing):
+    def __init__(self, shop: Workshop, settings: Settings, state_folder: Path) -> None:
+        super().__init__(_list_all, _look)
+        self._shop, self._settings, self._state_folder = shop, settings, state_folder
+        self._reached: set[str] = set()
+        """Nodes to which a way is open."""
+        self._locks: dict[str, asyncio.Lock] = {}
+        """By node: what one agent was sent, the next need not be."""
 
     def describe(self, site: Site, effect: Assignment, refs: Mapping[str, str]) -> Elsewhere:
         """`refs`: the agent's own, see own_refs. Blocks. Raises GitError."""
@@ -136,19 +168,23 @@ class Sites:
         self._reached.clear()
 
 
-async def _list_members(node: str = "") -> list[Member]:
-    """`node`: one that may have been lost just now, of which the cluster need not know yet; it answers, or is not
-    alive. Raises WorkerLost."""
+async def _list_all() -> list[Member]:
     from ray.exceptions import RayError
 
-    while True:
-        try:
-            members = await asyncio.to_thread(list_members, 0, count=False)
-        except RayError as error:
-            raise WorkerLost(f"the cluster does not answer ({type(error).__name__})") from error
-        if not any(member.id == node and member.as_node().alive for member in members) or await is_reached(node):
-            return members
-        await asyncio.sleep(_LOOK_S)
+    try:
+        return await asyncio.to_thread(list_members, 0, count=False)
+    except RayError as error:
+        raise WorkerLost(f"the cluster does not answer ({type(error).__name__})") from error
+
+
+async def _look(node: str) -> Seen:
+    from actors.near_door import NEAR
+
+    try:
+        await find(NEAR + node)
+    except ValueError:
+        return "nobody"
+    return "answers" if await is_reached(node) else "silent"
 
 
 def _as_node(member: Member, busy: Counter[str]) -> Node:

@@ -41,6 +41,7 @@ def left_behind(events: Sequence[Event], agent: AgentId) -> LeftOver | None:
                 node = where
             case Forked():
                 left = None
+                open.clear()
             case EffectStarted() as started if event.actor == agent:
                 open[started.call_id] = started
                 if isinstance(started.effect, MakeWorktree) and not is_move(started.call_id):
@@ -52,7 +53,9 @@ def left_behind(events: Sequence[Event], agent: AgentId) -> LeftOver | None:
                     left = _after(left, begun, finished.outcome, node)
             case _:
                 pass
-    return left if left is not None and left.node != node else None
+    # Where the lease came back after a move that did not end, the state has no worktree any more.
+    moving = any(isinstance(one.effect, MakeWorktree) and is_move(key) for key, one in open.items())
+    return left if left is not None and (left.node != node or moving) else None
 
 
 def move_id(lease: int) -> CallId:
