@@ -24,6 +24,7 @@ from agent.recovery import (
     FilesBefore,
     FilesOther,
     NeverBegan,
+    StillRuns,
     Vanished,
     settle_all,
     vanish,
@@ -103,6 +104,10 @@ class LocalWorld:
         self._parts = FanParts(files, commands, agents, self._confine, self._change) if agents is not None else None
 
     @property
+    def _carries(self) -> bool:
+        return self._carrier is not carry_nothing
+
+    @property
     def _crew(self) -> Agents:
         assert self._agents is not None, "only the main agent has others"
         return self._agents
@@ -178,7 +183,8 @@ class LocalWorld:
         if effect.effect_class == "edit" and state.worktree is not None:
             return _look_at_files(Path(state.worktree.path), effect)
         if effect.effect_class == "external":
-            return self._programs.look(call_id, item.attempt, effect, stopped=state.interrupting)
+            seen = self._programs.look(call_id, item.attempt, effect, stopped=state.interrupting)
+            return StillRuns() if isinstance(seen, Ended) and self._carries else seen
         if effect.effect_class != "command":
             return NeverBegan()
         found = self._commands.inspect(call_id, item.attempt)
@@ -188,6 +194,9 @@ class LocalWorld:
             case Done(result) if result.cancelled and not state.interrupting:
                 # Nobody renewed the lease of its agent: not a person's wish.
                 return Vanished("it was ended because nobody looked after it")
+            case Done() if self._carries:
+                # Its result is at hand, and what it wrote has to go to the session before that is recorded.
+                return StillRuns()
             case _:
                 return self._commands.evidence(call_id, item.attempt, found)
 

@@ -52,6 +52,25 @@ class Far:
         files = self.life.home.files
         return [read_ref(files.repository.git, files.ref(name)) for name in names]
 
+    def hold_up(self, name: str) -> Path:
+        """The reference cannot move while this file, git's lock, is there."""
+        files = self.life.home.files
+        lock = files.repository.common_dir / f"{files.ref(name)}.lock"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+        return lock
+
+    async def half_taken(self) -> None:
+        """The first of two references was moved."""
+        await asyncio.to_thread(wait_until, lambda: self.at_home("main") == [self.taken])
+
+    async def grant(self) -> list[str | None]:
+        """The next lease; what the references held when it was."""
+        async with self.house.door.taking:
+            found = self.at_home("main", "work")
+            await self.house.grant()
+        return found
+
     @property
     def all_refs(self) -> bytes:
         return self.life.home.files.repository.git.run("for-each-ref")
@@ -74,20 +93,10 @@ async def far(tmp_path: Path) -> AsyncIterator[Far]:
 
 async def test_a_lease_is_granted_before_a_delivery_or_after_all_of_it(far: Far) -> None:
     """The delivery is held up between its two references."""
-    visitor = await far.house.visit()
-    lock = far.life.home.files.repository.common_dir / f"{far.life.home.files.ref('work')}.lock"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    lock.touch()
+    visitor, lock = await far.house.visit(), far.hold_up("work")
     asked = visitor.say(**far.pack_own("main", "work"))
-    await asyncio.to_thread(wait_until, lambda: far.at_home("main") == [far.taken])
-
-    async def grant() -> list[str | None]:
-        async with far.house.door.taking:
-            found = far.at_home("main", "work")
-            await far.house.grant()
-        return found
-
-    granting = asyncio.ensure_future(grant())
+    await far.half_taken()
+    granting = asyncio.ensure_future(far.grant())
     assert (await visitor.ask(op="ping"))["ok"] and not granting.done() and far.at_home("work") == [None]
     lock.unlink()
     assert await granting == [far.taken, far.taken]
@@ -97,17 +106,18 @@ async def test_a_lease_is_granted_before_a_delivery_or_after_all_of_it(far: Far)
 
 
 async def test_who_asked_may_go_and_it_is_taken_whole(far: Far) -> None:
-    visitor, other = await far.house.visit(), await far.house.visit()
-    lock = far.life.home.files.repository.common_dir / f"{far.life.home.files.ref('work')}.lock"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    lock.touch()
+    visitor, other, lock = await far.house.visit(), await far.house.visit(), far.hold_up("work")
     request = far.pack_own("main", "work")
     visitor.say(**request)
-    await asyncio.to_thread(wait_until, lambda: far.at_home("main") == [far.taken])
+    await far.half_taken()
     visitor.cut()
+    for _ in range(5):
+        await other.ask(op="ping")
+    granting = asyncio.ensure_future(far.grant())
+    await other.ask(op="ping")
     lock.unlink()
-    assert (await other.ask(**request))["ok"]
-    assert far.at_home("main", "work") == [far.taken] * 2 and list((far.folder / FOLDER).iterdir()) == []
+    assert await granting == [far.taken, far.taken], "also then no lease is granted in the middle of it"
+    assert (await other.ask(**{**request, "lease": 2}))["ok"] and list((far.folder / FOLDER).iterdir()) == []
 
 
 async def test_the_same_delivery_from_two_at_once_is_acknowledged_to_both(far: Far) -> None:

@@ -159,6 +159,20 @@ def test_an_agent_whose_process_dies_goes_on_on_its_node(fresh: Cluster) -> None
     assert merged(fresh, "first.txt") == "1\n"
 
 
+def test_what_a_command_wrote_that_ended_while_its_agent_was_dead_comes_home_too(fresh: Cluster) -> None:
+    run = begin(fresh.head, [conversation("Count.", shell(GATED))], "Count.", "--labels", "zone=b", "--merge")
+    node = where(fresh, "f1-1")
+    tree = worktree(fresh, node)
+    send(node.agents(), signal.SIGKILL)
+    (tree / "gate").touch()
+    events = end(fresh.head, run)
+    assert merged(fresh, "count.txt") == "ran\nended\n"
+    bodies = [e.body for e in events if isinstance(e.body, EffectStarted)]
+    [(call, attempt)] = {(b.call_id, b.attempt) for b in bodies if isinstance(b.effect, RunTool)}
+    captured = f"refs/thalia/{fresh.head.session()}+f1-1/captured"
+    assert fresh.head.git("show", "-s", "--format=%s", captured).strip() == f"After {call}.{attempt}"
+
+
 def test_an_agent_outlives_its_session_s_process(fresh: Cluster) -> None:
     told = [conversation("Count.", write("first.txt", "1\n"), shell(GATED), shell("echo more > more.txt"))]
     run = begin(fresh.head, told, "Count.", "--labels", "zone=b", "--merge")
