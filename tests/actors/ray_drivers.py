@@ -154,7 +154,7 @@ def close_way(session: str) -> None:
     asyncio.run(ways.close_way(session, _far_node()))
 
 
-def _ask_twice(side: Any, link: str) -> Iterator[Any]:
+def _ask_twice(side: Any, link: Any) -> Iterator[Any]:
     yield side.send.remote(link, 1, b"")
     yield side.send.remote(link, 1, b"")
     yield side.ping.remote(link)
