@@ -20,10 +20,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from actors.remote_log import PATIENCE_S
@@ -35,6 +35,8 @@ from processes.commands import Lease
 
 LEASE_S = 2 * PATIENCE_S
 """Longer than a coordinator may be away: its recovery ends no command."""
+P = ParamSpec("P")
+T = TypeVar("T")
 R = TypeVar("R")
 
 
@@ -44,6 +46,16 @@ class LeaseRanOut(LogError):
             f"Agent {agent} could not renew its lease for {seconds:g} s, so its commands were ended; this incarnation "
             "has to stop."
         )
+
+
+def fenced(performing: Callable[[], AbstractContextManager[object]], call: Callable[P, T]) -> Callable[P, T]:
+    """`call` within `performing`, which raises where it must not be carried out any more."""
+
+    def within(*args: P.args, **kwargs: P.kwargs) -> T:
+        with performing():
+            return call(*args, **kwargs)
+
+    return within
 
 
 def lease_file(session_folder: Path, agent: AgentId) -> Path:

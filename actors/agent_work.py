@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar, assert_never
 
-from actors.agent_lease import LEASE_S, AgentLease
+from actors.agent_lease import LEASE_S, AgentLease, fenced
 from actors.agents import Agents, Assignment
 from actors.carrier import Carrier, carry_nothing
 from actors.commands import CommandRoom, Commands
@@ -46,7 +46,6 @@ from eventlog.ids import AgentId, CallId, CommandId
 from eventlog.outcomes import AgentEnded, Refused, WorktreeReady
 from eventlog.redact import Redactor
 from eventlog.seams import Clock, Log
-from processes.commands import NotStarted
 from processes.runner import Runner
 
 P = ParamSpec("P")
@@ -151,7 +150,6 @@ class Agent:
             room=replace(shop.room, calls=calls, lease=lease.of_commands),
             models=Borrowed(shop.models),
         )
-        self._calls = Commands(own.runner, own.room, own.redactor)
         planner, self._world = equip(
             own, _tell_nobody, performing=lease.performing, carrier=self._courier or carry_nothing
         )
@@ -175,7 +173,6 @@ class Agent:
                 left=self._left,
                 lease=self._lease.number,
                 at_s=round.effect.at_s,
-                is_here=lambda call, attempt: not isinstance(self._calls.inspect(call, attempt), NotStarted),
                 change=self._change,
                 arrived=self._deliver,
             )
@@ -188,11 +185,7 @@ class Agent:
     async def _change(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """In a thread, and only while the lease is this incarnation's."""
 
-        def fenced() -> R:
-            with self._lease.performing():
-                return call(*args, **kwargs)
-
-        return await asyncio.to_thread(fenced)
+        return await asyncio.to_thread(fenced(self._lease.performing, call), *args, **kwargs)
 
     async def _deliver(self) -> None:
         if self._courier is not None:

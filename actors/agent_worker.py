@@ -29,10 +29,10 @@ from configs.places import daemon_environment, decode_variables, place_of, read_
 from configs.settings import Environment, load_settings
 from eventlog.effects import RetireAgents
 from eventlog.ids import SessionId
-from eventlog.outcomes import AgentsRetired
 from eventlog.seams import SystemClock
 from worktrees.bundle import held_commits, take_bundle
 from worktrees.objects import read_ref
+from worktrees.repository import Repository
 
 IDLE_S = 600.0
 """After so long without work its process ends."""
@@ -58,24 +58,24 @@ class AgentWorker:
     async def list_held(self, repository: str, settings: bytes) -> list[str]:
         """The commits that the mirror of a repository has on this node. `settings`: JSON of MirrorSettings. Raises
         GitError."""
-        mirror = await asyncio.to_thread(find_mirror, self._place.state_folder, Path(repository), read_mirror(settings))
+        mirror = await asyncio.to_thread(self._find_mirror, repository, settings)
         return list(await asyncio.to_thread(held_commits, mirror))
 
     async def take_base(self, repository: str, settings: bytes, ref: str, bundle: bytes) -> None:
         """Into that mirror. Raises GitError."""
-        mirror = await asyncio.to_thread(find_mirror, self._place.state_folder, Path(repository), read_mirror(settings))
+        mirror = await asyncio.to_thread(self._find_mirror, repository, settings)
         await asyncio.to_thread(take_bundle, mirror, bundle, {ref: read_ref(mirror.git, ref)})
 
     async def retire(self, session: str, repository: str, settings: bytes, effect: bytes) -> list[str]:
         """`effect`: JSON of a RetireAgents. As AgentsRetired.kept. Raises GitError."""
-        state_folder, mirror = self._place.state_folder, read_mirror(settings)
+        state_folder = self._place.state_folder
+        mirror = await asyncio.to_thread(self._find_mirror, repository, settings)
+        files = SessionFiles(SessionId(session), mirror, state_folder, state_folder / "sessions" / session, {})
+        retired = await asyncio.to_thread(retire, files, RetireAgents.model_validate_json(effect))
+        return list(retired.kept)
 
-        def give_back() -> AgentsRetired:
-            found = find_mirror(state_folder, Path(repository), mirror)
-            files = SessionFiles(SessionId(session), found, state_folder, state_folder / "sessions" / session, {})
-            return retire(files, RetireAgents.model_validate_json(effect))
-
-        return list((await asyncio.to_thread(give_back)).kept)
+    def _find_mirror(self, repository: str, settings: bytes) -> Repository:
+        return find_mirror(self._place.state_folder, Path(repository), read_mirror(settings))
 
     async def begin(self, order: bytes, variables: bytes, bundle: bytes) -> bool:
         """Take a round; False where another one is under way here, or has ended and nobody knows yet. `bundle`: for an
@@ -131,7 +131,7 @@ class AgentWorker:
         lease = AgentLease(order.agent, order.lease, file)
         distance = None if given is None else Distance(order.session, door, given, bundle)
         if given is not None:
-            lease = RemoteLease(order.agent, order.lease, file, given.lease_s, door=door)
+            lease = RemoteLease(order.agent, order.lease, file, given.settings.agent_lease_s, door=door)
         try:
             async with RemoteLog(door, order.agent, order.lease, parts.redactor) as log:
                 known = self._recall(order) or await asyncio.to_thread(fold_agent, log, order.agent, order.lease)

@@ -18,7 +18,7 @@ from actors.moving import capture_after
 from actors.relay import DoorGone, ask
 from agent.results import wrote
 from agent.state import State
-from configs.crash import reached
+from configs.crash import reached_in
 from eventlog.effects import MakeWorktree, RestoreTree, RunTool, TakeSnapshot
 from eventlog.errors import LeaseSuperseded, LogError
 from eventlog.events import EffectStarted
@@ -102,7 +102,9 @@ class Courier:
         refusal: str | None = ""
         for _ in range(TRIES):
             have = (*self._session.have, *(() if refusal else self._held.values()))
-            bundle = await asyncio.to_thread(make_bundle, self._files.repository, moved, have, reached=_point)
+            bundle = await asyncio.to_thread(
+                make_bundle, self._files.repository, moved, have, reached=reached_in("bundle")
+            )
             refusal = await self._bring(hashlib.sha256(bundle).hexdigest(), bundle, moved)
             if refusal is None:
                 return
@@ -123,7 +125,3 @@ class Courier:
                     if answer.get("error") != "NotStored":
                         return answer["text"] if "error" in answer else None
             await asyncio.sleep(PAUSE_S)
-
-
-def _point(name: str) -> None:
-    reached(f"bundle_{name}")

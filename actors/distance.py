@@ -7,7 +7,7 @@ from actors.agent_lease import AgentLease
 from actors.courier import Recipient
 from actors.elsewhere import Elsewhere
 from actors.files import SessionFiles
-from configs.crash import reached
+from configs.crash import reached_in
 from eventlog.ids import SessionId
 from worktrees.bundle import refs_below, take_bundle
 from worktrees.mirror import MirrorSettings, open_mirror
@@ -39,7 +39,7 @@ class Distance:
         incarnation made here and nobody was told is not there any more. Blocks. Raises GitError."""
         git = files.repository.git
         held = {ref: read_ref(git, ref) for ref in self.given.wanted}
-        take_bundle(files.repository, self.bundle, held, reached=lambda name: reached(f"bundle_{name}"))
+        take_bundle(files.repository, self.bundle, held, reached=reached_in("bundle"))
         for ref, commit in refs_below(files.repository, files.refs).items():
             if ref not in self.given.refs:
                 delete_ref(git, ref, commit)

@@ -19,8 +19,6 @@ class Elsewhere:
     mirror: MirrorSettings
     settings: Settings
     """The user's: their file is not there."""
-    lease_s: float
-    """For how long it may act without hearing of its session."""
     base: Commit
     """What its round begins with; the session's node has it."""
     refs: Mapping[str, Commit] = field(default_factory=dict)

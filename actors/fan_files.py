@@ -7,7 +7,7 @@ from pathlib import Path
 from actors.agents import Assignment
 from actors.files import AGENT, Place, SessionFiles
 from agent.state import State
-from configs.crash import reached
+from configs.crash import reached, reached_in
 from eventlog.effects import AdvanceBranch, CheckMerge, PrepareMerge, RetireAgents, SpawnAgent
 from eventlog.ids import AgentId, CallId, Commit
 from eventlog.outcomes import AgentsRetired, BranchAdvanced, MergeConflicted, MergePrepared, Refused
@@ -64,7 +64,7 @@ def advance_branch(files: SessionFiles, effect: AdvanceBranch) -> BranchAdvanced
     if read_ref(git, ref) is None:
         reached("branch_before_begin")
         move_ref(git, ref, effect.onto, (None,))
-    if advance(files.repository, ref, effect.commit, effect.onto, lambda name: reached(f"branch_{name}")):
+    if advance(files.repository, ref, effect.commit, effect.onto, reached_in("branch")):
         return BranchAdvanced(commit=effect.commit)
     return Refused(text=f"{ref} was moved by somebody else, so nothing more is merged onto it.")
 
@@ -73,7 +73,7 @@ def place_check(files: SessionFiles, effect: CheckMerge) -> Place:
     """The worktree for checks, with the files of the merge."""
     own = files.of_agent(CHECK)
     reached("before_check_worktree")
-    worktree = own.pool.acquire(own.key, effect.commit, reached=lambda name: reached(f"pool_{name}"))
+    worktree = own.pool.acquire(own.key, effect.commit, reached=reached_in("pool"))
     place = Place(worktree.path, worktree)
     own.restore(place, effect.commit)
     reached("after_check_worktree")

@@ -1,10 +1,10 @@
 """A session's git side: its worktree, its snapshots, its commits. Blocking; called from a thread."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.crash import reached
+from configs.crash import reached_in
 from eventlog.effects import MakeWorktree, MergeWork, RestoreTree, RunTool, TakeSnapshot
 from eventlog.ids import AgentId, CallId, Commit, SessionId
 from eventlog.outcomes import Merged, Refused, SnapshotTaken, ToolFailed, ToolSucceeded, WorktreeReady
@@ -88,7 +88,7 @@ class SessionFiles:
         if effect.in_place:
             return WorktreeReady(path=str(self.repository.checkout.path), base=head, branch=branch)
         try:
-            worktree = self.pool.acquire(self._session, head, now_s=effect.at_s, reached=_at("pool"))
+            worktree = self.pool.acquire(self._session, head, now_s=effect.at_s, reached=reached_in("pool"))
             if torn and self._distrust(worktree, head):
                 restore(self.repository, worktree, self.pool.index_path(worktree), head)
             if not effect.carry_dirty:
@@ -99,7 +99,7 @@ class SessionFiles:
                 worktree,
                 self.pool.index_path(worktree),
                 now_s=effect.at_s,
-                reached=_at("carry"),
+                reached=reached_in("carry"),
             )
         except (GitError, OSError) as error:
             return Refused(text=_sentence(error, "The worktree could not be made"))
@@ -127,7 +127,7 @@ class SessionFiles:
             effect.parent,
             message=f"Snapshot {effect.reason}",
             now_s=effect.at_s,
-            reached=_at("snapshot"),
+            reached=reached_in("snapshot"),
         )
 
     def follow_log(self, snapshot: Commit | None, kept_as: str) -> None:
@@ -191,7 +191,7 @@ class SessionFiles:
     def restore(self, place: Place, commit: Commit) -> None:
         """Raises GitError."""
         assert place.worktree is not None
-        restore(self.repository, place.worktree, self.pool.index_path(place.worktree), commit, _at("restore"))
+        restore(self.repository, place.worktree, self.pool.index_path(place.worktree), commit, reached_in("restore"))
 
     def ignored_since(self, place: Place, since_us: int) -> tuple[str, ...]:
         """Ignored files that changed: no snapshot holds them, so a restore cannot bring them back."""
@@ -214,7 +214,7 @@ class SessionFiles:
                 author=self.repository.identity or AGENT,
                 now_s=effect.at_s,
                 call_id=call_id,
-                reached=_at("commit"),
+                reached=reached_in("commit"),
             )
             files = changed_files(self.repository, parent, commit)
         except (GitError, OSError) as error:
@@ -244,7 +244,7 @@ class SessionFiles:
                 self._scratch,
                 call_id=call_id,
                 now_s=effect.at_s,
-                reached=_at("merge"),
+                reached=reached_in("merge"),
             )
         except MergeOverlap as error:
             return Refused(text=str(error), files=error.paths)
@@ -286,10 +286,6 @@ def _changed_since(root: Path, names: Sequence[str], since_us: int) -> bool:
     except OSError:
         return False
     return since_us > 0 and all(min(at.st_mtime_ns, at.st_ctime_ns) // 1000 > since_us for at in found)
-
-
-def _at(where: str) -> Callable[[str], None]:
-    return lambda name: reached(f"{where}_{name}")
 
 
 def _sentence(error: Exception, what: str) -> str:

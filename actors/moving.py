@@ -10,7 +10,7 @@ from agent.left_over import LeftOver, is_move, move_id, settle_left
 from agent.loop import Loop
 from agent.state import State
 from agent.tools.files import redo
-from configs.crash import reached
+from configs.crash import reached, reached_in
 from eventlog.effects import MakeWorktree
 from eventlog.events import Body, Draft, EffectFinished, EffectStarted
 from eventlog.ids import CallId, Commit
@@ -28,8 +28,6 @@ class Move:
     left: LeftOver
     lease: int
     at_s: int
-    is_here: Callable[[CallId, int], bool]
-    """Whether a trace of an attempt at a command is."""
     change: Callable[..., Awaitable[Any]]
     """Runs a function in a thread, under the agent's lease."""
     arrived: Callable[[], Awaitable[None]]
@@ -40,7 +38,7 @@ async def move_in(loop: Loop, log: Log, files: SessionFiles, move: Move) -> None
     """Before the loop runs: its state has a worktree here afterwards, or says why it has none. Killed anywhere and
     begun anew, here or elsewhere, it comes to the same. Raises LogError, GitError."""
     left, state = move.left, loop.state
-    begun = next((key for key, item in state.open.items() if is_worktree(item.effect) and is_move(key)), None)
+    begun = next((key for key, item in state.open.items() if is_move(key, item.effect)), None)
     call_id = begun or move_id(move.lease)
     if begun is None:
         effect = MakeWorktree(
@@ -56,13 +54,7 @@ async def move_in(loop: Loop, log: Log, files: SessionFiles, move: Move) -> None
     await move.arrived()
     reached("after_move")
     ended = EffectFinished(call_id=call_id, attempt=state.open[call_id].attempt, outcome=outcome)
-    # Also of those that left a trace here: what they wrote went when the tree was set back.
-    lost = settle_left(state, lambda call, attempt: False)
-    loop.state = await _record(log, state, [*lost, ended])
-
-
-def is_worktree(effect: object) -> bool:
-    return isinstance(effect, MakeWorktree)
+    loop.state = await _record(log, state, [*settle_left(state), ended])
 
 
 def capture_after(files: SessionFiles, state: State, call: tuple[CallId, int]) -> Commit:
@@ -77,7 +69,7 @@ def bring_over(files: SessionFiles, left: LeftOver, lease: int, at_s: int) -> Wo
     start = left.snapshot if left.captured is None else _captured(files, left.captured)
     if start is None:
         return Refused(text="The files that its last command left did not come from the machine that was lost.")
-    worktree = files.pool.acquire(files.key, start, now_s=at_s, reached=lambda name: reached(f"pool_{name}"))
+    worktree = files.pool.acquire(files.key, start, now_s=at_s, reached=reached_in("pool"))
     place = Place(worktree.path, worktree)
     # An earlier incarnation may have worked here, before it worked elsewhere, and the power may have failed since.
     distrust(files.repository.at(worktree), files.pool.index_path(worktree), start)

@@ -8,7 +8,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -194,14 +193,19 @@ class RayAgents:
                     with contextlib.suppress(WorkerLost):
                         if await self._hand(worker, order, _ANSWER_S):
                             return worker
-        from actors.agent_worker import AgentWorkerActor
-
-        node, folder = (None, self._seat.state_folder) if order.elsewhere is None else (order.elsewhere.node, None)
         while True:
-            name = detached.new_name(_PREFIX)
-            worker = await asyncio.to_thread(detached.create, AgentWorkerActor, name, folder, max_restarts=0, node=node)
+            worker = await self._create("" if order.elsewhere is None else order.elsewhere.node)
             if await self._hand(worker, order, None):
                 return worker
+
+    async def _create(self, node: str) -> Handle:
+        """`node`: empty for the own one."""
+        from actors.agent_worker import AgentWorkerActor
+
+        name, folder = detached.new_name(_PREFIX), None if node else self._seat.state_folder
+        return await asyncio.to_thread(
+            detached.create, AgentWorkerActor, name, folder, max_restarts=0, node=node or None
+        )
 
     async def _hand(self, worker: Handle, order: Order, limit_s: float | None) -> bool:
         """Raises GitError, WorkerLost."""
@@ -224,12 +228,8 @@ class RayAgents:
 
     async def _find_any(self, node: str) -> Handle:
         """A worker on a node, whatever it does."""
-        from actors.agent_worker import AgentWorkerActor
-
         found = [worker for worker, about in await _describe_all() if about["node"] == node]
-        name = detached.new_name(_PREFIX)
-        make = partial(detached.create, AgentWorkerActor, name, None, max_restarts=0, node=node)
-        return found[0] if found else await asyncio.to_thread(make)
+        return found[0] if found else await self._create(node)
 
     async def close(self) -> None:
         """The session is over. What its agents were doing goes on when it is opened again."""
@@ -261,7 +261,7 @@ def _node_of(order: Order) -> str:
 async def _count_others(session: str) -> Counter[str]:
     """Agents of other sessions that are at work, by node."""
     found = [about for _, about in await _describe_all()]
-    return Counter(one["node"] for one in found if not one["free"] and not str(one["owner"]).startswith(f"{session} "))
+    return Counter(one["node"] for one in found if not one["free"] and not is_of(one["owner"], f"{session} "))
 
 
 async def _describe_all() -> Sequence[tuple[Handle, Mapping[str, Any]]]:

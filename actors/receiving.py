@@ -8,7 +8,7 @@ from pathlib import Path
 
 from actors.door_requests import Move
 from actors.files import SessionFiles
-from configs.crash import reached
+from configs.crash import reached, reached_in
 from worktrees.bundle import BundleRefused, check_own, read_header, take_bundle
 from worktrees.objects import read_ref
 
@@ -47,7 +47,7 @@ def take_delivered(files: SessionFiles, session_folder: Path, name: str, moves: 
         for ref, commit in read_header(bundle).refs.items():
             if ref in wanted and wanted[ref].new != commit:
                 raise BundleRefused(f"The bundle holds another commit for {ref} than was told; nothing was taken.")
-        take_bundle(files.repository, bundle, old, reached=lambda point: reached(f"bundle_{point}"))
+        take_bundle(files.repository, bundle, old, reached=reached_in("bundle"))
     file.unlink(missing_ok=True)
     reached("bundle_after_taken")
 

@@ -3,19 +3,18 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from actors.agent_work import Workshop
 from actors.agents import Assignment
-from actors.detached import Handle, WorkerLost, ask, find
+from actors.detached import Handle, WorkerLost, ask
 from actors.elsewhere import Elsewhere, encode_mirror
 from actors.membership import Member, list_members
-from actors.placing import Node, place
-from actors.ways import close_way, is_reached, open_way
+from actors.placing import place
+from actors.ways import Seen, close_way, look_at, open_way
 from configs.cluster import parse_labels
-from configs.crash import reached
+from configs.crash import reached_in
 from configs.settings import Settings
 from eventlog.effects import RetireAgents, SpawnAgent
 from eventlog.ids import AgentId, Commit
@@ -40,8 +39,6 @@ class Site:
 
 
 OWN = Site()
-Seen = Literal["answers", "silent", "nobody"]
-"""Of a node: what carries its agents' words answers, or does not, or is not there."""
 ListMembers = Callable[[], Awaitable[list[Member]]]
 """The nodes that there are. Raises WorkerLost where the cluster does not answer."""
 Look = Callable[[str], Awaitable[Seen]]
@@ -60,7 +57,7 @@ class Choosing:
         """For a round of an agent that had the lease `before`; until `release` it counts as at work there. It stays
         where it was, if that node lives. `others`: agents of other sessions at work, by node. Raises NoNode, and
         WorkerLost where the cluster does not answer."""
-        if before.number and not before.node:
+        if not before.node and (before.number or not isinstance(effect, SpawnAgent)):
             self._taken[effect.agent] = OWN.node
             return OWN
         async with self._choosing:
@@ -84,7 +81,7 @@ class Choosing:
         if not isinstance(effect, SpawnAgent) or (len(known) == 1 and not effect.labels):
             return own
         busy = Counter(node or own.id for node in self._taken.values()) + await others()
-        nodes = [_as_node(member, busy) for member in members]
+        nodes = [replace(member.as_node(), agents=busy[member.id]) for member in members]
         return known[place(nodes, own.id, parse_labels(",".join(effect.labels)))]
 
     def release(self, agent: AgentId) -> None:
@@ -109,7 +106,7 @@ class Choosing:
 
 class Sites(Choosing):
     def __init__(self, shop: Workshop, settings: Settings, state_folder: Path) -> None:
-        super().__init__(_list_all, _look)
+        super().__init__(_list_all, look_at)
         self._shop, self._settings, self._state_folder = shop, settings, state_folder
         self._reached: set[str] = set()
         """Nodes to which a way is open."""
@@ -122,7 +119,6 @@ class Sites(Choosing):
             node=site.node,
             mirror=mirror_settings(self._shop.files.repository, self._shop.room.variables),
             settings=self._settings,
-            lease_s=self._shop.lease_s,
             base=effect.base,
             refs={ref: Commit(commit) for ref, commit in refs.items()},
         )
@@ -146,9 +142,11 @@ class Sites(Choosing):
             have = [*await ask(worker.list_held.remote(root, mirror), HELD_S)]
             if given.base not in have:
                 base = {given.base_ref: given.base}
-                bundle = await asyncio.to_thread(make_bundle, repository, base, have, reached=_point)
+                bundle = await asyncio.to_thread(make_bundle, repository, base, have, reached=reached_in("bundle_out"))
                 await ask(worker.take_base.remote(root, mirror, given.base_ref, bundle), BROUGHT_S)
-        return await asyncio.to_thread(make_bundle, repository, given.wanted, [*have, given.base], reached=_point)
+        return await asyncio.to_thread(
+            make_bundle, repository, given.wanted, [*have, given.base], reached=reached_in("bundle_out")
+        )
 
     async def retire(self, worker: Handle, session: str, effect: RetireAgents) -> list[str]:
         """On that worker's node. Raises WorkerLost."""
@@ -175,21 +173,3 @@ async def _list_all() -> list[Member]:
         return await asyncio.to_thread(list_members, 0, count=False)
     except RayError as error:
         raise WorkerLost(f"the cluster does not answer ({type(error).__name__})") from error
-
-
-async def _look(node: str) -> Seen:
-    from actors.near_door import NEAR
-
-    try:
-        await find(NEAR + node)
-    except ValueError:
-        return "nobody"
-    return "answers" if await is_reached(node) else "silent"
-
-
-def _as_node(member: Member, busy: Counter[str]) -> Node:
-    return Node(member.id, member.labels, member.cores, busy[member.id], member.as_node().alive)
-
-
-def _point(name: str) -> None:
-    reached(f"bundle_out_{name}")

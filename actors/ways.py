@@ -8,13 +8,15 @@ import asyncio
 import contextlib
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
 from actors import detached
 from actors.detached import Handle, WorkerLost, ask
 
+Seen = Literal["answers", "silent", "nobody"]
+"""Of a node: its near side answers, or does not, or is not there."""
 PING_S = 3.0
 ANSWER_S = 30.0
 """For an actor that may have to be started first."""
@@ -49,15 +51,17 @@ async def close_way(session: str, node: str) -> None:
     await ask(near.leave.remote(session), ANSWER_S)
 
 
-async def is_reached(node: str) -> bool:
-    """Whether the near side on a node answers. One that has none yet is not reached."""
+async def look_at(node: str) -> Seen:
     from actors.near_door import NEAR
 
-    with contextlib.suppress(WorkerLost, ValueError):
+    try:
         near = await detached.find(NEAR + node)
         await ask(near.describe.remote(), PING_S)
-        return True
-    return False
+    except ValueError:
+        return "nobody"
+    except WorkerLost:
+        return "silent"
+    return "answers"
 
 
 async def _find_or_create(actor_class: Any, name: str, folder: Path | None, node: str | None) -> Handle:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar, assert_never
 
+from actors.agent_lease import fenced
 from actors.agents import Agents
 from actors.carrier import Carrier, carry_nothing
 from actors.commands import CommandOutcome, Commands
@@ -328,12 +329,7 @@ class LocalWorld:
 
     async def _change(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Raises what `performing` raises; then nothing was changed."""
-
-        def fenced() -> R:
-            with self._performing():
-                return call(*args, **kwargs)
-
-        return await self._in_thread(fenced)
+        return await self._in_thread(fenced(self._performing, call), *args, **kwargs)
 
     async def _in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **kwargs))

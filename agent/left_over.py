@@ -3,13 +3,13 @@
 In the log stand commits that its session has, edits as such, and that a command had ended; the tree after that command
 is with the session too (actors/courier.py)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agent.recovery import Finish, Vanished, settle
 from agent.results import wrote
 from agent.state import State
-from eventlog.effects import MakeWorktree, RunTool
+from eventlog.effects import Effect, MakeWorktree, RunTool
 from eventlog.events import Body, EffectFinished, EffectStarted, Event, Forked, LeaseGranted
 from eventlog.ids import AgentId, CallId, Commit
 from eventlog.outcomes import Outcome, SnapshotTaken, WorktreeReady
@@ -44,7 +44,7 @@ def left_behind(events: Sequence[Event], agent: AgentId) -> LeftOver | None:
                 open.clear()
             case EffectStarted() as started if event.actor == agent:
                 open[started.call_id] = started
-                if isinstance(started.effect, MakeWorktree) and not is_move(started.call_id):
+                if isinstance(started.effect, MakeWorktree) and not is_move(started.call_id, started.effect):
                     left = None
             case EffectFinished() as finished if event.actor == agent:
                 begun = open.get(finished.call_id)
@@ -54,7 +54,7 @@ def left_behind(events: Sequence[Event], agent: AgentId) -> LeftOver | None:
             case _:
                 pass
     # Where the lease came back after a move that did not end, the state has no worktree any more.
-    moving = any(isinstance(one.effect, MakeWorktree) and is_move(key) for key, one in open.items())
+    moving = any(is_move(key, one.effect) for key, one in open.items())
     return left if left is not None and (left.node != node or moving) else None
 
 
@@ -63,16 +63,17 @@ def move_id(lease: int) -> CallId:
     return CallId(f"m{lease}")
 
 
-def is_move(call_id: CallId) -> bool:
-    """Of a MakeWorktree."""
-    return call_id.startswith("m")
+def is_move(call_id: CallId, effect: Effect) -> bool:
+    """Calls of other kinds have whatever names they were given."""
+    return isinstance(effect, MakeWorktree) and call_id.startswith("m")
 
 
-def settle_left(state: State, is_here: Callable[[CallId, int], bool]) -> list[Body]:
-    """The outcomes of commands that began where nobody can look. `is_here`: whether a trace of the attempt is."""
+def settle_left(state: State) -> list[Body]:
+    """The outcomes of commands that were under way. Also of those that left a trace here: what they wrote went when the
+    tree was set back."""
     bodies: list[Body] = []
     for call_id, item in state.open.items():
-        if isinstance(item.effect, RunTool) and item.effect.may_write and not is_here(call_id, item.attempt):
+        if isinstance(item.effect, RunTool) and item.effect.may_write:
             settled = settle(item.effect, item.attempt, Vanished(LOST))
             assert isinstance(settled, Finish)
             bodies.append(EffectFinished(call_id=call_id, attempt=item.attempt, outcome=settled.outcome))

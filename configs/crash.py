@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 POINTS = (
@@ -210,6 +211,11 @@ def reached(name: str) -> None:
     if (name == _where and _times[name] == int(_count or 1)) or (_plan and _is_due(name)):
         # To this thread: a stop that another one gets first leaves us some steps more.
         signal.pthread_kill(threading.get_ident(), _signal)
+
+
+def reached_in(where: str) -> Callable[[str], None]:
+    """`reached` for a part that several have, each under its own name."""
+    return lambda name: reached(f"{where}_{name}")
 
 
 def _note(line: str) -> None:

@@ -127,8 +127,7 @@ def take_bundle(
 
 def held_commits(repository: Repository) -> tuple[str, ...]:
     """What the references under refs/thalia/ hold, sorted: a bundle for this repository need not have it."""
-    listed = repository.git.run("for-each-ref", "--format=%(objectname) %(objecttype)", OURS).decode().splitlines()
-    return tuple(sorted({line.split()[0] for line in listed if line.endswith(" commit")}))
+    return tuple(sorted(set(refs_below(repository, OURS.rstrip("/")).values())))
 
 
 def refs_below(repository: Repository, prefix: str) -> dict[str, str]:

@@ -4,11 +4,13 @@ events as the session's log would hold them."""
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from door_visits import SCOUT as AGENT
+from door_visits import House, open_house
 
 from actors.courier import Recipient
 from actors.distance import Distance
@@ -64,7 +66,7 @@ class Home:
     def give(self, node: str) -> Elsewhere:
         refs = {ref: Commit(commit) for ref, commit in self.refs.items()}
         settings = mirror_settings(self.files.repository, self.variables)
-        return Elsewhere(node=node, mirror=settings, settings=Settings(), lease_s=60, base=self.head, refs=refs)
+        return Elsewhere(node=node, mirror=settings, settings=Settings(), base=self.head, refs=refs)
 
 
 def make_home(folder: Path, files: Mapping[str, str | bytes] = FILES) -> Home:
@@ -266,3 +268,15 @@ def _change(root: Path) -> None:
 
 def _commit(name: str | None) -> Commit | None:
     return None if name is None else Commit(name)
+
+
+@asynccontextmanager
+async def living(folder: Path) -> AsyncIterator[tuple[House, Life]]:
+    """A session, and an agent of it that has its worktree on a first machine."""
+    async with open_house(folder) as house:
+        await house.grant()
+        files = house.coordinator.files.of_agent(AGENT)
+        life = Life(Home(folder, files, Commit(files.repository.head)))
+        life.come_to("A")
+        life.begin()
+        yield house, life

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from door_visits import SCOUT, House, open_house
-from far_life import NOW, Home, Life, shell
+from door_visits import SCOUT, House
+from far_life import NOW, Life, living, shell
 
 from actors.courier import TRIES, Courier, DeliveryFailed
 from actors.detached import WorkerLost
@@ -122,12 +122,7 @@ class Far:
 
 @pytest.fixture
 async def far(tmp_path: Path) -> AsyncIterator[Far]:
-    async with open_house(tmp_path) as house:
-        await house.grant()
-        files = house.coordinator.files.of_agent(SCOUT)
-        life = Life(Home(tmp_path, files, Commit(files.repository.head)))
-        life.come_to("A")
-        life.begin()
+    async with living(tmp_path) as (house, life):
         one = Far(house, life)
         async with await asyncio.start_unix_server(one.meet, str(one.door)):
             yield one

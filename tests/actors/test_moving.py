@@ -71,8 +71,7 @@ async def move(life: Life, arrived: Callable[[], Awaitable[None]] | None = None)
     left = life.left
     assert left is not None
     loop = Loop(life, PlainPlanner(), ScriptedWorld(lambda intent: None), life.state, lambda event: None)
-    # A trace of each command is here.
-    plan = Move(left, life.lease, NOW, lambda call, attempt: True, asyncio.to_thread, arrived or deliver)
+    plan = Move(left, life.lease, NOW, asyncio.to_thread, arrived or deliver)
     await move_in(loop, life, life.files, plan)
     assert loop.state == life.state
 

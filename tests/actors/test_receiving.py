@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from door_visits import SCOUT, House, open_house
-from far_life import NOW, Home, Life
+from door_visits import SCOUT, House
+from far_life import NOW, Life, living
 from playing import wait_until
 
 from actors.door_requests import Move
@@ -78,12 +78,7 @@ class Far:
 
 @pytest.fixture
 async def far(tmp_path: Path) -> AsyncIterator[Far]:
-    async with open_house(tmp_path) as house:
-        await house.grant()
-        files = house.coordinator.files.of_agent(SCOUT)
-        life = Life(Home(tmp_path, files, Commit(files.repository.head)))
-        life.come_to("A")
-        life.begin()
+    async with living(tmp_path) as (house, life):
         (life.place.path / "made.txt").write_text("made\n")
         effect = TakeSnapshot(parent=life.home.head, at_s=NOW, reason="test")
         taken = life.files.take_snapshot(life.place, effect)

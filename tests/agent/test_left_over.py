@@ -5,12 +5,13 @@ from random import Random
 
 import pytest
 from core_bodies import BASE, finished, started, tool
+from core_left import AGENT, ONE, READY, WORKTREE, WROTE, Files, Log, on
 
 from agent.apply import apply
-from agent.left_over import LeftOver, left_behind, move_id, settle_left
+from agent.left_over import LeftOver, move_id, settle_left
 from agent.state import State
 from eventlog.effects import MakeWorktree, RestoreTree, RunTool, TakeSnapshot
-from eventlog.events import Body, Event, Forked, LeaseGranted
+from eventlog.events import Forked
 from eventlog.ids import MAIN, AgentId, CallId, Commit, SessionId
 from eventlog.outcomes import (
     AttemptLost,
@@ -24,37 +25,7 @@ from eventlog.outcomes import (
     WorktreeReady,
 )
 
-AGENT, OTHER = AgentId("a"), AgentId("b")
-READY = WorktreeReady(path="/w", base=BASE)
-ONE = Commit("1" * 40)
-WORKTREE = MakeWorktree(repository="/r", head=BASE, carry_dirty=False, at_s=0)
-WROTE = ToolSucceeded(text="", wrote=True)
-Files = dict[str, int]
-
-
-@dataclass(slots=True)
-class Log:
-    events: list[Event] = field(default_factory=list)
-    lease: int = 0
-
-    def put(self, *bodies: Body, actor: AgentId = AGENT) -> "Log":
-        for body in bodies:
-            seq = len(self.events) + 1
-            common = {"session": SessionId("s"), "epoch": 1, "actor_seq": None, "causation": None, "version": 1}
-            self.events.append(Event(seq=seq, ts_us=seq, actor=actor, lease=self.lease, body=body, **common))
-        return self
-
-    def grant(self, node: str, agent: AgentId = AGENT) -> "Log":
-        self.lease += 1
-        return self.put(LeaseGranted(agent=agent, lease=self.lease, node=node), actor=MAIN)
-
-    @property
-    def left(self) -> LeftOver | None:
-        return left_behind(self.events, AGENT)
-
-
-def on(node: str) -> Log:
-    return Log().grant(node).put(started("w1", WORKTREE), finished("w1", READY))
+OTHER = AgentId("b")
 
 
 def test_a_tree_that_was_set_back_is_what_its_commit_says_and_nothing_that_came_before_counts() -> None:
@@ -206,7 +177,7 @@ class Agent:
                 break
         self.files = self.carry_out(left)
         ready = WorktreeReady(path=f"/w{self.lost}", base=BASE, start=self.commit())
-        self.log.put(*settle_left(self.state, lambda call, attempt: False), finished(move, ready))
+        self.log.put(*settle_left(self.state), finished(move, ready))
         for call in [call for call, item in self.state.open.items() if not isinstance(item.effect, MakeWorktree)]:
             # As its loop would: what began elsewhere and is none of those is not done here.
             self.log.put(finished(call, Refused(text="gone")))

@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from agent.left_over import LeftOver, left_behind, move_id, settle_left
+from agent.left_over import LeftOver, move_id, settle_left
 from agent.state import OpenEffect, State
-from eventlog.effects import Effect, MakeWorktree, RunTool, TakeSnapshot
-from eventlog.events import Body, EffectFinished, EffectStarted, Event, Forked, LeaseGranted
-from eventlog.ids import MAIN, AgentId, CallId, Commit, SessionId
+from eventlog.effects import RunTool, TakeSnapshot
+from eventlog.events import EffectFinished, EffectStarted, Forked
+from eventlog.ids import MAIN, CallId, Commit, SessionId
 from eventlog.outcomes import (
     AttemptLost,
     Conflicted,
@@ -21,48 +21,14 @@ from eventlog.outcomes import (
     WorktreeReady,
 )
 from tests.agent.core_bodies import BASE, finished, started, tool
-
-AGENT = AgentId("a")
-ONE, TWO = Commit("1" * 40), Commit("2" * 40)
-Files = dict[str, int]
-
-
-@dataclass(slots=True)
-class Log:
-    events: list[Event] = field(default_factory=list)
-    lease: int = 0
-
-    def put(self, *bodies: Body, actor: AgentId = AGENT) -> "Log":
-        for body in bodies:
-            seq, lease = len(self.events) + 1, self.lease if actor == AGENT else 0
-            common = {"session": SessionId("s"), "epoch": 1, "actor_seq": None, "causation": None, "version": 1}
-            self.events.append(Event(seq=seq, ts_us=seq, actor=actor, lease=lease, body=body, **common))
-        return self
-
-    def grant(self, node: str) -> "Log":
-        self.lease += 1
-        return self.put(LeaseGranted(agent=AGENT, lease=self.lease, node=node), actor=MAIN)
-
-    def do(self, call: str, effect: Effect, outcome: Outcome, attempt: int = 1) -> "Log":
-        return self.put(started(call, effect, attempt), finished(call, outcome, attempt))
-
-    @property
-    def left(self) -> LeftOver | None:
-        return left_behind(self.events, AGENT)
+from tests.agent.core_left import ONE, WORKTREE, WROTE, Files, Log, on
 
 
 def made(path: str = "/w", start: Commit | None = None) -> WorktreeReady:
     return WorktreeReady(path=path, base=BASE, start=start)
 
 
-WORKTREE = MakeWorktree(repository="/r", head=BASE, carry_dirty=False, at_s=0)
 SNAPSHOT = TakeSnapshot(parent=BASE, at_s=0, reason="test")
-WROTE = ToolSucceeded(text="", wrote=True)
-
-
-def on(node: str) -> Log:
-    """An agent with a worktree there."""
-    return Log().grant(node).do("w1", WORKTREE, made())
 
 
 def test_on_the_node_of_its_worktree_nothing_is_left_behind() -> None:
@@ -110,11 +76,11 @@ def test_a_fork_and_a_worktree_that_is_made_for_a_new_round_leave_nothing() -> N
     assert on("n1").put(started("w2", WORKTREE)).grant("n2").left is None
 
 
-def test_commands_of_which_no_trace_is_here_are_settled_and_nothing_else_is() -> None:
+def test_commands_that_were_under_way_are_settled_and_nothing_else_is() -> None:
     confined = tool("shell", confined=True, snapshot=BASE)
-    open = {"c": confined, "u": tool("shell"), "here": confined, "e": tool("edit"), "r": tool("read"), "s": SNAPSHOT}
+    open = {"c": confined, "u": tool("shell"), "e": tool("edit"), "r": tool("read"), "s": SNAPSHOT}
     state = State(open={CallId(call): OpenEffect(effect, 1) for call, effect in open.items()})
-    ends = {body.call_id: body.outcome for body in settle_left(state, lambda call, attempt: call == "here")
+    ends = {body.call_id: body.outcome for body in settle_left(state)
             if isinstance(body, EffectFinished)}  # fmt: skip
     assert {call: type(end) for call, end in ends.items()} == {"c": AttemptLost, "u": OutcomeUnknown}
 
